@@ -1,0 +1,55 @@
+# The book's commands; `make help` lists them. A fresh machine needs Python >= 3.11, git and make.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PAGE := _build/html/index.html
+CHAPTERS := $(wildcard $(shell sed -n 's/^ *- file: *\(.*\)/\1.ipynb/p' _toc.yml))
+PAGES := $(wildcard *.md *.yml book/*.md book/*.bib book/*.ipynb book/assets/* book/figures/* book/results/* bayesattn_core/*.py)
+
+.PHONY: help book test unit chapters portability execute records bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
+
+$(READY): requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "make: $(PYTHON) must be Python 3.11 or newer; name another with PYTHON=..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+book: $(PAGE) ## build the HTML from the committed, tested outputs
+	@echo "Open $(abspath $(PAGE))"
+
+$(PAGE): $(READY) $(PAGES) Makefile
+	$(VENV)/bin/jupyter-book clean . > /dev/null
+	$(VENV)/bin/jupyter-book build . -W -n --keep-going
+	$(PY) -m tests.pages
+
+test: unit chapters ## run every test, notebooks included
+
+unit: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/codespell
+	$(PY) -m pytest tests
+
+chapters: $(READY)
+	$(PY) -m pytest --nbval --nbval-current-env $(CHAPTERS)
+
+portability: $(READY) ## run the notebooks' tests as older processors would
+	ATEN_CPU_CAPABILITY=default OMP_NUM_THREADS=1 $(PY) -m pytest --nbval --nbval-current-env $(CHAPTERS)
+	ATEN_CPU_CAPABILITY=avx2 OMP_NUM_THREADS=2 $(PY) -m pytest --nbval --nbval-current-env $(CHAPTERS)
+
+execute: $(READY) ## re-execute every chapter in place, for whoever changed one (CHAPTERS=book/one.ipynb: only that)
+	$(PY) -m tests.execute $(CHAPTERS)
+
+records: $(READY) ## make the recorded runs that are missing
+	$(PY) -m bayesattn_core record sticky-authors
+
+bench: $(READY) ## measure speed and memory, as ratios against stated references
+	$(PY) -m tests.bench
+
+clean: ## remove the built pages and caches (the environment stays)
+	rm -rf _build .pytest_cache .ruff_cache

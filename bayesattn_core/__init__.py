@@ -1,0 +1,17 @@
+"""What the book computes with: attention's gradients, tasks with exact posteriors, training, diagnostics.
+
+Modules, each using only those before it:
+
+    checks      input checks, devices, files written whole
+    attention   the head: forward pass and every closed-form gradient
+    gradcheck   finite differences on any scalar function of named tensors
+    tasks       tasks with exact posteriors
+    records     recorded runs
+    training    gradient descent on the head
+    figures     the style and the register of figures
+    results     what chapters record and quote
+    pages       what the built pages add
+    __main__    the commands
+"""
+
+__version__ = "0.1.0"

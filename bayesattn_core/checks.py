@@ -1,0 +1,102 @@
+"""Input checks shared by every room: each error names the argument, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import os
+from numbers import Integral, Real
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+
+def tensor(
+    name: str, value: object, *, dims: int | None = None, last: tuple[int | None, ...] = (), floating: bool = True
+) -> Tensor:
+    """Return `value` if it is a finite tensor with at least `dims` dimensions whose last sizes are `last` (None: any).
+
+    Raises TypeError for what is not a tensor or has the wrong kind of dtype, ValueError for a wrong shape,
+    an empty tensor, or an entry that is not finite.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(value).__name__}")
+    if floating and not value.is_floating_point():
+        raise TypeError(f"{name} must have a floating-point dtype, got {value.dtype}")
+    dims = len(last) if dims is None else dims
+    if value.dim() < dims:
+        raise ValueError(f"{name} must have at least {dims} dimensions, got shape {tuple(value.shape)}")
+    for axis, size in zip(range(-len(last), 0), last, strict=True):
+        if size is not None and value.shape[axis] != size:
+            raise ValueError(f"{name} must have size {size} in dimension {axis}, got shape {tuple(value.shape)}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+    if floating and not bool(torch.isfinite(value).all()):
+        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} entries that are not")
+    return value
+
+
+def integer(name: str, value: object, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    """Return `value` if it is a whole number from `least` to `most`; TypeError or ValueError if not."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}, got {value}")
+    return int(value)
+
+
+def number(
+    name: str, value: object, *, least: float = -math.inf, most: float = math.inf, above: float = -math.inf
+) -> float:
+    """Return `value` if it is a finite number within the bounds; TypeError or ValueError if not."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and least <= value <= most and value > above):
+        bounds = (
+            [f"at least {least}"] * (least > -math.inf)
+            + [f"above {above}"] * (above > -math.inf)
+            + [f"at most {most}"] * (most < math.inf)
+        )
+        raise ValueError(f"{name} must be {' and '.join(['finite', *bounds])}, got {value}")
+    return float(value)
+
+
+def choice(name: str, value: object, allowed) -> object:
+    """Return `value` if it is one of `allowed`; ValueError that lists them if not."""
+    if value not in list(allowed):
+        raise ValueError(f"{name} must be one of {', '.join(map(str, allowed))}, got {value!r}")
+    return value
+
+
+def device(name: str) -> torch.device:
+    """The torch device called `name`: cpu, cuda, cuda:N, or auto (cuda where there is one).
+
+    A device that is asked for and absent is a ValueError, never a silent fallback.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kind, _, index = str(name).partition(":")
+    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdigit())):
+        raise ValueError(f"device must be cpu, cuda, cuda:N or auto, got {name!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device must be present on this machine, got {name!r}: {torch.cuda.device_count()} CUDA devices found (use cpu or auto)"
+        )
+    return torch.device(name)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write `content` to `path` whole or not at all: a temporary file beside it, then an atomic rename."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(partial, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,200 @@
+"""Tasks with exact posteriors. So far: the sticky Markov chain of the book's chapter "EM against SGD".
+
+Every draw comes from an explicit CPU generator; what was drawn can then be moved to any device. Entropies are in nats.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import attention as head
+from . import checks
+
+AUTHOR_SEEDS = (42, 2024, 1337, 7777, 9999)
+
+
+class Chain(NamedTuple):
+    """Noisy sightings of a Markov chain: x_t = means[y_{t-1}] + N(0, I), to be answered with the next symbol y_t.
+
+    symbols (..., T + 1) int64: the chain y_0 ... y_T; inputs (..., T, d_x); targets (..., T) = symbols[..., 1:];
+    transition (C, C): rows sum to 1; means (..., C, d_x).
+    """
+
+    symbols: Tensor
+    inputs: Tensor
+    targets: Tensor
+    transition: Tensor
+    means: Tensor
+
+
+def ring_transition(
+    C: int = 8, self_prob: float = 0.3, *, authors: bool = False, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Transition matrix (C, C) of a sticky chain on a ring: P_ii = self_prob, the rest of a row ∝ 1 / circular distance.
+
+    With authors=True, the matrix of the paper's public code instead: there the self term enters the row before the row
+    is scaled to 1 - self_prob, and is added again, so that P_ii = 0.3498 for the nominal 0.3 at C = 8.
+
+    >>> ring_transition(4, 0.5)[0].tolist()  # distances 1, 2, 1: weights 1, 1/2, 1, scaled to the other half
+    [0.5, 0.2, 0.1, 0.2]
+
+    Raises ValueError for C < 2 or a self_prob outside [0, 1].
+    """
+    checks.integer("C", C, least=2)
+    checks.number("self_prob", self_prob, least=0, most=1)
+    apart = (torch.arange(C)[:, None] - torch.arange(C)).abs()
+    weight = 1 / torch.minimum(apart, C - apart).to(dtype)  # infinite on the diagonal, which is set next
+    weight.fill_diagonal_(self_prob if authors else 0.0)
+    transition = (1 - self_prob) * weight / weight.sum(-1, keepdim=True)
+    return transition + self_prob * torch.eye(C, dtype=dtype)
+
+
+def check_transition(transition: Tensor) -> Tensor:
+    """Return `transition` if it is a square matrix of probabilities with rows that sum to 1; ValueError if not."""
+    checks.tensor("transition", transition, dims=2)
+    off = (transition.sum(-1) - 1).abs().max().item()
+    if transition.dim() != 2 or transition.shape[0] != transition.shape[1] or transition.min() < 0 or off > 1e-5:
+        raise ValueError(
+            f"transition must be (C, C), not negative, with rows that sum to 1, got shape {tuple(transition.shape)} and a row sum off by {off:g}"
+        )
+    return transition
+
+
+def stationary(transition: Tensor) -> Tensor:
+    """The stationary distribution (C,) of an irreducible chain: π P = π, Σ π = 1."""
+    C = check_transition(transition).shape[0]
+    equations = torch.cat(
+        [transition.mT - torch.eye(C, dtype=transition.dtype), torch.ones(1, C, dtype=transition.dtype)]
+    )
+    right = torch.zeros(C + 1, dtype=transition.dtype)
+    right[-1] = 1
+    return torch.linalg.lstsq(equations, right[:, None]).solution[:, 0]
+
+
+def entropy(probabilities: Tensor) -> Tensor:
+    """Entropy in nats over the last dimension of probabilities (..., C); 0 log 0 counts as 0."""
+    return torch.special.entr(probabilities).sum(-1)
+
+
+def entropy_rate(transition: Tensor) -> float:
+    """Entropy of the next symbol given the present one, -Σ_i π_i Σ_j P_ij log P_ij, in nats."""
+    return (stationary(transition) * entropy(transition)).sum().item()
+
+
+def sticky_chain(
+    generator: torch.Generator, transition: Tensor, means: Tensor, T: int = 1999, *, noise: float = 1.0
+) -> Chain:
+    """Draw chains of T + 1 symbols and their T noisy inputs; one chain per batch entry of means (..., C, d_x).
+
+    The first symbol is uniform, each next one from its row of `transition`; all from `generator` (on the CPU).
+
+    >>> chain = sticky_chain(torch.Generator().manual_seed(0), ring_transition(), torch.randn(8, 20), T=5)
+    >>> tuple(chain.symbols.shape), tuple(chain.inputs.shape), bool((chain.targets == chain.symbols[1:]).all())
+    ((6,), (5, 20), True)
+
+    Raises ValueError for T < 1, a negative noise, and what is not a transition matrix.
+    """
+    checks.integer("T", T, least=1)
+    checks.number("noise", noise, least=0)
+    C = check_transition(transition).shape[0]
+    checks.tensor("means", means, last=(C, None))
+    batch = means.shape[:-2]
+    uniform = torch.rand(T, *batch, generator=generator, dtype=torch.float64)
+    cumulative = transition.to(torch.float64).cumsum(-1)
+    cumulative[:, -1] = 1.0
+    symbols = torch.empty(T + 1, *batch, dtype=torch.int64)
+    symbols[0] = torch.randint(C, batch, generator=generator)
+    for t in range(T):  # a chain is sequential; all chains of the batch step together
+        symbols[t + 1] = (uniform[t, ..., None] >= cumulative[symbols[t]]).sum(-1)
+    symbols = symbols.movedim(0, -1).contiguous()
+    epsilon = torch.randn(*batch, T, means.shape[-1], generator=generator, dtype=means.dtype)
+    return Chain(symbols, emit(symbols, means) + noise * epsilon, symbols[..., 1:].contiguous(), transition, means)
+
+
+def emit(symbols: Tensor, means: Tensor) -> Tensor:
+    """The noiseless inputs means[y_{t-1}], (..., T, d_x), of symbols (..., T + 1)."""
+    return means.gather(-2, symbols[..., :-1, None].expand(*symbols.shape[:-1], symbols.shape[-1] - 1, means.shape[-1]))
+
+
+def author_draws(seed: int) -> tuple[Chain, dict[str, Tensor]]:
+    """The chain (T = 1999 inputs) and initial weights that the paper's public script draws for `seed`, in float32.
+
+    Source: github.com/vishalmisra/bayesian-wind-tunnel (MIT), whose order of draws is kept: the means under seed 0;
+    the chain and the noise under `seed`; the weights, 0.1 N(0, 1), under `seed` again.
+    """
+    generator = torch.Generator().manual_seed(checks.integer("seed", seed))
+    transition = ring_transition(authors=True, dtype=torch.float32)
+    means = torch.randn(8, 20, generator=torch.Generator().manual_seed(0))
+    symbols = [torch.randint(8, (1,), generator=generator).item()]
+    for _ in range(1999):
+        symbols.append(torch.multinomial(transition[symbols[-1]], 1, generator=generator).item())
+    symbols = torch.tensor(symbols)
+    inputs = emit(symbols, means) + torch.randn(1999, 20, generator=generator)
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"W_Q": (20, 10), "W_K": (20, 10), "W_V": (20, 15), "W_O": (15, 8)}
+    weights = {name: torch.randn(*shape, generator=generator) * 0.1 for name, shape in shapes.items()}
+    return Chain(symbols, inputs, symbols[1:].clone(), transition, means), weights
+
+
+def log_likelihoods(chain: Chain, noise: float = 1.0) -> Tensor:
+    """log N(x_t; means[c], noise² I) up to a constant, (..., T, C), in nats."""
+    checks.number("noise", noise, above=0)
+    x, m = chain.inputs, chain.means
+    return (x @ m.mT - 0.5 * (m**2).sum(-1)[..., None, :]) / noise**2
+
+
+def filter_predictive(chain: Chain, noise: float = 1.0) -> Tensor:
+    """Exact p(y_t | x_1 ... x_t), (..., T, C): the forward filter on y_{t-1} (uniform start), one step ahead."""
+    evidence = log_likelihoods(chain, noise)
+    evidence = (evidence - evidence.amax(-1, keepdim=True)).exp()
+    transition = chain.transition.to(evidence.dtype)
+    belief = torch.full_like(evidence[..., 0, :], 1 / transition.shape[0])  # p(y_{t-1} | x_1 ... x_{t-1})
+    predictive = torch.empty_like(evidence)
+    for t in range(evidence.shape[-2]):
+        belief = belief * evidence[..., t, :]
+        belief = (belief / belief.sum(-1, keepdim=True)) @ transition
+        predictive[..., t, :] = belief
+    return predictive
+
+
+def positionwise_predictive(chain: Chain, noise: float = 1.0) -> Tensor:
+    """Exact p(y_t | x_t) with the past unread, (..., T, C): the best that any position-wise map can do."""
+    transition = chain.transition.to(chain.inputs.dtype)
+    prior = stationary(transition).log()
+    return (log_likelihoods(chain, noise) + prior).softmax(-1) @ transition
+
+
+def fit_linear(inputs: Tensor, targets: Tensor, C: int, *, steps: int = 200) -> Tensor:
+    """The no-attention baseline: W (..., d_x, C) that minimises the mean cross-entropy of softmax(x_t W), no bias.
+
+    inputs (..., T, d_x) and targets (..., T) int64. The problem is convex; it is solved by L-BFGS from zero, every
+    batch entry at once, to a largest gradient entry of 1e-7 or less in float64. Raises ValueError if it does not get there.
+    """
+    checks.integer("C", C, least=2)
+    checks.tensor("inputs", inputs, dims=2)
+    w = head.uniform_weights(inputs)
+    W = torch.zeros(
+        *inputs.shape[:-2], inputs.shape[-1], C, dtype=inputs.dtype, device=inputs.device, requires_grad=True
+    )
+    optimizer = torch.optim.LBFGS(
+        [W], max_iter=steps, tolerance_grad=1e-8, tolerance_change=0, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = head.cross_entropy(inputs @ W, targets, w).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    closure()
+    left = W.grad.abs().max().item()
+    if left > math.sqrt(torch.finfo(W.dtype).eps) * 10:
+        raise ValueError(
+            f"steps must suffice for the linear baseline to converge, got {steps} with a largest gradient entry of {left:.1e}"
+        )
+    return W.detach()
