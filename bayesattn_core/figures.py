@@ -59,7 +59,9 @@ def clean(numbers: dict[str, object]) -> dict[str, object]:
             return value
         if isinstance(value, dict):
             return {str(key): rounded(item) for key, item in value.items()}
-        if isinstance(value, (list, tuple, np.ndarray)):
+        if hasattr(value, "tolist"):  # tensors, arrays and their scalars
+            return rounded(value.tolist())
+        if isinstance(value, (list, tuple)):
             return [rounded(item) for item in value]
         if np.isinf(value):
             raise ValueError(f"numbers must be finite or NaN, got {value}")
@@ -67,10 +69,7 @@ def clean(numbers: dict[str, object]) -> dict[str, object]:
             return None
         return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{value:.{SIGNIFICANT}g}")
 
-    return {
-        name: rounded(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
-        for name, value in numbers.items()
-    }
+    return {name: rounded(value) for name, value in numbers.items()}
 
 
 def encode(chapter: str, figure_id: str, tolerance: dict[str, float], numbers: dict[str, object]) -> bytes:

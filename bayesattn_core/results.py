@@ -103,6 +103,7 @@ class Chapter:
             raise ValueError(f"name must be new in chapter {self.name}, got {name!r} twice")
         if not isinstance(value, str):
             value = checks.number("value", value.item() if hasattr(value, "item") else value)
+            format(value, form)  # ValueError now rather than when a page quotes it
             spread = (
                 spread
                 if spread is None
