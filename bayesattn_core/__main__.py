@@ -69,11 +69,11 @@ def run_sticky(options) -> int:
 
 def run_record(options) -> int:
     name = checks.choice("NAME", options.name, training.RECORDED)
-    folder = Path(options.out) / name
+    folder, device = Path(options.out) / name, checks.device(options.device)
     if folder.exists():
         print(f"{folder} is already recorded: remove it to record again")
         return 0
-    records.write(folder, training.RECORDED[name](checks.device(options.device)))
+    records.write(folder, training.RECORDED[name](device))
     print(folder)
     return 0
 

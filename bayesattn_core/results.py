@@ -14,7 +14,6 @@ array, within the committed tolerances: this is how the tests see that the book 
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import time
@@ -86,37 +85,28 @@ class Chapter:
         return f"Python {platform.python_version()}, torch {torch.__version__}, matplotlib {matplotlib.__version__}, device {self.device}, profile {self.profile}"
 
     def record(
-        self,
-        name: str,
-        value,
-        *,
-        unit: str,
-        tolerance: float,
-        spread: float | None = None,
-        seeds: list[int] | None = None,
-        form: str = ".4f",
-    ) -> None:
-        """Record a result: a finite number or a text (a verdict), its unit ("nats", "bits", "1" for a pure number), the
-        absolute tolerance of a re-run, the spread over seeds, the seeds, and the format in which prose quotes it.
+        self, name: str, value, *, unit: str, tolerance: float,
+        spread: float | None = None, seeds: list[int] | None = None, form: str = ".4f",
+    ) -> None:  # fmt: skip
+        """Record a result under a new name: a finite number, a text (a verdict), or a tensor (seeds,) of numbers, which
+        is recorded as its mean and population standard deviation.
+
+        unit: "nats", "bits", "steps", ..., or "1" for a pure number; tolerance: absolute, of a re-run; spread: given
+        with a number only; seeds: what the value was measured on; form: the format in which prose quotes it.
         """
         if name in self.results:
             raise ValueError(f"name must be new in chapter {self.name}, got {name!r} twice")
+        if isinstance(value, torch.Tensor) and value.dim() == 1:
+            value, spread = mean_and_spread(value)
         if not isinstance(value, str):
             value = checks.number("value", value.item() if hasattr(value, "item") else value)
             format(value, form)  # ValueError now rather than when a page quotes it
-            spread = (
-                spread
-                if spread is None
-                else checks.number("spread", spread.item() if hasattr(spread, "item") else spread, least=0)
-            )
+        if spread is not None:
+            spread = checks.number("spread", spread.item() if hasattr(spread, "item") else spread, least=0)
+        tolerance = checks.number("tolerance", tolerance, least=0)
         self.results[name] = {
-            "value": value,
-            "spread": spread,
-            "unit": unit,
-            "seeds": seeds,
-            "tolerance": checks.number("tolerance", tolerance, least=0),
-            "format": form,
-        }
+            "value": value, "spread": spread, "unit": unit, "seeds": seeds, "tolerance": tolerance, "format": form,
+        }  # fmt: skip
 
     def figure(self, figure_id: str, *, tolerance: float | dict[str, float] = 1e-3, **numbers):
         """Show a figure drawn from `numbers` (arrays, lists, text); keep the numbers to be saved.
@@ -143,27 +133,20 @@ class Chapter:
                 f"{self.name}, {figure_id}: the arrays are {sorted(numbers)}, committed are {sorted(committed['numbers'])}"
             )
         for array, expected in committed["numbers"].items():
-            given = numbers[array]
-            if figures.has_text(given) or not isinstance(given, list):
-                if not agree(
-                    given,
-                    expected,
-                    committed["tolerance"][array] * abs(expected) if isinstance(expected, (int, float)) else 0,
-                ):
-                    raise Mismatch(f"{self.name}, {figure_id}, {array}: computed {given!r}, committed {expected!r}")
+            where, given = f"{self.name}, {figure_id}, {array}", numbers[array]
+            if figures.has_text(expected) or isinstance(expected, (str, bool)):
+                if given != expected:
+                    raise Mismatch(f"{where}: computed {given!r}, committed {expected!r}")
                 continue
             given, expected = np.array(given, dtype=float), np.array(expected, dtype=float)
             if given.shape != expected.shape or (np.isnan(given) != np.isnan(expected)).any():
-                raise Mismatch(
-                    f"{self.name}, {figure_id}, {array}: computed shape {given.shape} or its gaps, committed shape {expected.shape}"
-                )
+                raise Mismatch(f"{where}: computed shape {given.shape} or its gaps, committed shape {expected.shape}")
             off = np.nan_to_num(np.abs(given - expected))
             allowed = committed["tolerance"][array] * np.nanmax(np.abs(expected), initial=0)
             if off.max(initial=0) > allowed:
                 index = tuple(int(i) for i in np.unravel_index(off.argmax(), off.shape))
-                raise Mismatch(
-                    f"{self.name}, {figure_id}, {array}{list(index)}: computed {given[index]}, committed {expected[index]}, tolerance {allowed:.1e}"
-                )
+                values = f"computed {given[index]}, committed {expected[index]}, tolerance {allowed:.1e}"
+                raise Mismatch(f"{where}{list(index)}: {values}")
 
     def compare_results(self, root: Path = records.BOOK) -> None:
         """Raise Mismatch if the results are not the committed ones, within the committed tolerances."""
@@ -198,6 +181,6 @@ class Chapter:
 
 
 def mean_and_spread(values: torch.Tensor) -> tuple[float, float]:
-    """Mean and population standard deviation over a tensor of seeds, as the paper reports them."""
-    values = checks.tensor("values", values).double()
-    return values.mean().item(), values.std(correction=0).item() if values.numel() > 1 else math.nan
+    """Mean and population standard deviation of a tensor (seeds,), as the paper reports them."""
+    values = checks.tensor("values", values, dims=1).double()
+    return values.mean().item(), values.std(correction=0).item()

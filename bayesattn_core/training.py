@@ -117,7 +117,7 @@ def descend(
 
 def refuse_nan(losses: Tensor) -> None:
     """Raise Diverged, naming the first step, if any loss (steps, ...) is not finite."""
-    finite = torch.isfinite(losses).flatten(1).all(-1)
+    finite = torch.isfinite(losses).reshape(len(losses), -1).all(-1)
     if not bool(finite.all()):
         step = int((~finite).nonzero()[0])
         raise Diverged(

@@ -5,7 +5,10 @@ from matplotlib.figure import Figure
 
 from bayesattn_core import figures
 
-ARM_STYLE = {"sgd": ("SGD", figures.COLORS[0], "-"), "em": ("EM-like", figures.COLORS[1], "--")}
+ARM_STYLE = {
+    "sgd": ("SGD", figures.COLORS[0], "-"),
+    "em": ("EM-like", figures.COLORS[1], "--"),
+}
 
 
 def fig_sticky_chain(numbers: dict) -> Figure:
@@ -19,13 +22,37 @@ def fig_sticky_chain(numbers: dict) -> Figure:
     figure, axes = figures.canvas(1, 2, height=2.5, width_ratios=[1, 2.3])
     left, right = axes[0]
     bar = {"label": "probability", "shrink": 0.9}
-    seaborn.heatmap(numbers["transition"], ax=left, cmap=figures.SEQUENTIAL, vmin=0, square=True, cbar_kws=bar)
+    seaborn.heatmap(
+        numbers["transition"],
+        ax=left,
+        cmap=figures.SEQUENTIAL,
+        vmin=0,
+        square=True,
+        cbar_kws=bar,
+    )
     left.set(xlabel="next symbol", ylabel="present symbol")
     posterior, symbols = numbers["posterior"], numbers["symbols"]
-    shade = {"aspect": "auto", "cmap": figures.SEQUENTIAL, "vmin": 0, "vmax": 1, "origin": "lower"}
+    shade = {
+        "aspect": "auto",
+        "cmap": figures.SEQUENTIAL,
+        "vmin": 0,
+        "vmax": 1,
+        "origin": "lower",
+    }
     image = right.imshow(posterior.T, interpolation="nearest", **shade)
-    right.plot(symbols, drawstyle="steps-mid", color=figures.COLORS[1], linewidth=1.3, marker="o", markersize=3.5)
-    right.set(xlabel="position t", ylabel="symbol behind x", yticks=range(posterior.shape[1]))
+    right.plot(
+        symbols,
+        drawstyle="steps-mid",
+        color=figures.COLORS[1],
+        linewidth=1.3,
+        marker="o",
+        markersize=3.5,
+    )
+    right.set(
+        xlabel="position t",
+        ylabel="symbol behind x",
+        yticks=range(posterior.shape[1]),
+    )
     figure.colorbar(image, ax=right, label="exact belief", shrink=0.9)
     return figure
 
@@ -34,8 +61,22 @@ def curves(axis, numbers: dict) -> None:
     """Loss curves of both arms: each seed thin, their mean thick."""
     for arm, (label, color, line) in ARM_STYLE.items():
         lines = numbers[f"loss_{arm}"]
-        axis.plot(numbers["step"], lines.T, color=color, linestyle=line, linewidth=0.7, alpha=0.6)
-        axis.plot(numbers["step"], lines.mean(0), color=color, linestyle=line, linewidth=2.2, label=label)
+        axis.plot(
+            numbers["step"],
+            lines.T,
+            color=color,
+            linestyle=line,
+            linewidth=0.7,
+            alpha=0.6,
+        )
+        axis.plot(
+            numbers["step"],
+            lines.mean(0),
+            color=color,
+            linestyle=line,
+            linewidth=2.2,
+            label=label,
+        )
 
 
 def fig_authors_curves(numbers: dict) -> Figure:
@@ -50,9 +91,25 @@ def fig_authors_curves(numbers: dict) -> Figure:
     threshold, step = numbers["threshold"], numbers["threshold_step"]
     axis.axhline(threshold, color="0.4", linestyle=":", linewidth=1)
     axis.axvline(step, color="0.4", linestyle=":", linewidth=1)
-    axis.annotate(f"mean step {step:.0f}", (step, axis.get_ylim()[0] + 0.01), xytext=(5, 0), textcoords="offset points")
-    axis.text(5, threshold - 0.003, "SGD's mean final loss", va="top", fontsize=8, color="0.3")
-    axis.set(xlabel="gradient step", ylabel="training loss, nats", xlim=(0, numbers["step"][-1]))
+    axis.annotate(
+        f"mean step {step:.0f}",
+        (step, axis.get_ylim()[0] + 0.01),
+        xytext=(5, 0),
+        textcoords="offset points",
+    )
+    axis.text(
+        5,
+        threshold - 0.003,
+        "SGD's mean final loss",
+        va="top",
+        fontsize=8,
+        color="0.3",
+    )
+    axis.set(
+        xlabel="gradient step",
+        ylabel="training loss, nats",
+        xlim=(0, numbers["step"][-1]),
+    )
     axis.legend(loc="upper right")
     return figure
 
@@ -74,10 +131,25 @@ def fig_what_the_picture_hides(numbers: dict) -> Figure:
         "floor": "exact answer (the floor)",
     }
     for name, label in marks.items():
-        axis.axhline(numbers[name], color="0.35", linestyle=":" if name == "uniform" else "-", linewidth=1)
-        axis.text(last * 0.01, numbers[name] + 0.004, label, fontsize=8, color="0.25", va="bottom")
+        axis.axhline(
+            numbers[name],
+            color="0.35",
+            linestyle=":" if name == "uniform" else "-",
+            linewidth=1,
+        )
+        axis.text(
+            last * 0.01,
+            numbers[name] + 0.004,
+            label,
+            fontsize=8,
+            color="0.25",
+            va="bottom",
+        )
     axis.set(
-        xlabel="gradient step", ylabel="training loss, nats", xlim=(0, last), ylim=(numbers["floor"] - 0.03, 2.115)
+        xlabel="gradient step",
+        ylabel="training loss, nats",
+        xlim=(0, last),
+        ylim=(numbers["floor"] - 0.03, 2.115),
     )
     axis.legend(loc="lower left", bbox_to_anchor=(0, 0.36))
     return figure
@@ -97,12 +169,30 @@ def fig_train_and_fresh(numbers: dict) -> Figure:
         losses = numbers[part]
         height = places[:, None] + (0.17 if part == "train" else -0.17)
         color = figures.COLORS[(0, 3)[k]]
-        axis.plot(losses, height + np.zeros_like(losses), marker, color=color, markersize=4, alpha=0.6)
+        axis.plot(
+            losses,
+            height + np.zeros_like(losses),
+            marker,
+            color=color,
+            markersize=4,
+            alpha=0.6,
+        )
         face = color if part == "train" else "white"
         axis.scatter(
-            losses.mean(1), height[:, 0], marker=marker, s=70, color=face, edgecolor="0.1", zorder=4, label=part
+            losses.mean(1),
+            height[:, 0],
+            marker=marker,
+            s=70,
+            color=face,
+            edgecolor="0.1",
+            zorder=4,
+            label=part,
         )
-    axis.set(yticks=places, yticklabels=names, xlabel="loss, nats (small: one per seed; large: their mean)")
+    axis.set(
+        yticks=places,
+        yticklabels=names,
+        xlabel="loss, nats (small: one per seed; large: their mean)",
+    )
     axis.grid(axis="x", color="0.9")
     axis.legend(loc="upper left", bbox_to_anchor=(0.0, 0.9), title="sequence")
     return figure
@@ -117,13 +207,37 @@ def fig_distance_to_exact(numbers: dict) -> Figure:
     figure, axes = figures.canvas(1, 2, height=2.6, sharey=True)
     names = numbers["predictors"]
     places = np.arange(len(names))[::-1]
-    for axis, (part, label) in zip(axes[0], (("divergence", "KL(exact ‖ model)"), ("entropy", "entropy")), strict=True):
+    for axis, (part, label) in zip(
+        axes[0],
+        (("divergence", "KL(exact ‖ model)"), ("entropy", "entropy")),
+        strict=True,
+    ):
         values = numbers[part]
-        axis.plot(values, places[:, None] + np.zeros_like(values), "o", color="0.5", markersize=4, alpha=0.7)
-        axis.scatter(values.mean(1), places, s=70, color=figures.COLORS[0], edgecolor="0.1", zorder=4)
+        axis.plot(
+            values,
+            places[:, None] + np.zeros_like(values),
+            "o",
+            color="0.5",
+            markersize=4,
+            alpha=0.7,
+        )
+        axis.scatter(
+            values.mean(1),
+            places,
+            s=70,
+            color=figures.COLORS[0],
+            edgecolor="0.1",
+            zorder=4,
+        )
         axis.set(xlabel=f"{label}, nats")
         axis.grid(axis="x", color="0.9")
     axes[0, 0].set(yticks=places, yticklabels=names, xlim=(0, None))
     axes[0, 1].axvline(numbers["exact_entropy"], color="0.3", linestyle=":")
-    axes[0, 1].text(numbers["exact_entropy"], places[0] + 0.35, " exact answer", fontsize=8, color="0.3")
+    axes[0, 1].text(
+        numbers["exact_entropy"],
+        places[0] + 0.35,
+        " exact answer",
+        fontsize=8,
+        color="0.3",
+    )
     return figure

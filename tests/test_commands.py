@@ -1,0 +1,97 @@
+"""The commands as a person types them: output, exit codes, one-line errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from bayesattn_core import __main__ as commands
+from bayesattn_core import attention, figures, gradcheck
+
+
+def test_gradcheck_prints_and_fails(capsys, monkeypatch):
+    assert commands.main(["gradcheck"]) == 0
+    printed = capsys.readouterr().out
+    for name in attention.Gradients._fields:
+        assert printed.count(f"\n{name} ") >= 3
+    assert "36 of 36 checks passed" in printed
+
+    honest = gradcheck.check_closed_forms
+
+    def broken(**options):
+        def gradients(*case):
+            head, given = attention.gradients(*case)
+            return head, given._replace(keys=-given.keys)
+
+        return honest(gradients, **options)
+
+    monkeypatch.setattr(gradcheck, "check_closed_forms", broken)
+    assert commands.main(["gradcheck"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_sticky(capsys):
+    assert commands.main("sticky --arm em --seed 42 --steps 3 --threshold 2.0779 --json".split()) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert list(result) == ["arm", "seed", "steps", "loss", "accuracy", "entropy", "threshold_step"]
+    assert (result["arm"], result["seed"], result["steps"], result["threshold_step"]) == ("em", 42, 3, 1)
+    assert 2.07 < result["loss"] < 2.0779
+    assert commands.main("sticky --arm sgd --seed 42 --steps 0".split()) == 0
+    printed = capsys.readouterr().out
+    assert "loss 2.0779 nats" in printed
+    assert "threshold_step: no threshold given" in printed
+    assert commands.main("sticky --arm sgd --seed 42 --steps 1 --threshold 1 --json".split()) == 0
+    assert json.loads(capsys.readouterr().out)["threshold_step"] is None
+
+
+def test_figures(tmp_path, capsys):
+    assert commands.main(["figures", "--out", str(tmp_path / "new")]) == 0
+    assert len(list((tmp_path / "new").iterdir())) == 4 * len(figures.committed())
+
+
+def test_record_refuses_to_overwrite(capsys):
+    assert commands.main(["record", "sticky-authors"]) == 0
+    assert "already recorded" in capsys.readouterr().out
+
+
+BAD = {
+    "": "required: COMMAND",
+    "dance": "invalid choice: 'dance'",
+    "sticky --seed 1": "required: --arm",
+    "sticky --arm sgd": "required: --seed",
+    "sticky --arm adam --seed 1": "--arm must be one of sgd, em, got 'adam'",
+    "sticky --arm sgd --seed x": "--seed: must be a whole number, got 'x'",
+    "sticky --arm sgd --seed -1": "--seed must be at least 0, got -1",
+    "sticky --arm sgd --seed 99999999999999999999": "--seed must be at most",
+    "sticky --arm sgd --seed 1 --steps -1": "--steps must be at least 0, got -1",
+    "sticky --arm sgd --seed 1 --steps 1e3": "--steps: must be a whole number, got '1e3'",
+    "sticky --arm sgd --seed 1 --threshold nan": "--threshold must be finite, got nan",
+    "sticky --arm sgd --seed 1 --device tpu": "device must be cpu, cuda, cuda:N or auto, got 'tpu'",
+    "gradcheck --seed -5": "seed must be at least 0, got -5",
+    "record everything": "NAME must be one of sticky-authors, got 'everything'",
+    "record sticky-authors --device cuda:77": "device must be present on this machine, got 'cuda:77'",
+    "figures": "required: --out",
+    "figures --out /dev/null/x": "/dev/null/x",
+}
+
+
+@pytest.mark.parametrize("line", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(line, capsys):
+    try:
+        code = commands.main(line.split())
+    except SystemExit as stopped:
+        code = stopped.code
+    error = capsys.readouterr().err
+    assert code == 2
+    assert BAD[line] in error
+    assert error.count("\n") == 1
+
+
+def test_as_a_person_types_it():
+    done = subprocess.run(
+        [sys.executable, "-m", "bayesattn_core", "sticky", "--arm", "sgd", "--seed", "1", "--steps", "-3"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "python -m bayesattn_core sticky: error: --steps must be at least 0, got -3\n"

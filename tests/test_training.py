@@ -1,0 +1,179 @@
+"""Descent: the paper's losses, the arms, snapshots, and what is refused."""
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bayesattn_core import attention, records, tasks, training
+
+REFERENCE = Path(__file__).parent / "data" / "sticky_losses.csv"  # the public script's losses, before each update
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def reference(last_step: int):
+    """(step, {(seed, arm): loss}) of the public script up to a step."""
+    with REFERENCE.open() as stream:
+        for row in csv.DictReader(stream):
+            step = int(row.pop("step"))
+            if step <= last_step:
+                yield step, {(int(key.split("_")[1]), key.split("_")[0]): float(value) for key, value in row.items()}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_first_steps_are_the_published_ones(device):
+    run = training.descend_author_setting([42, 2024], ["sgd", "em"], 25, device)
+    steps = list(reference(25))
+    assert len(steps) == 2
+    for step, losses in steps:
+        for (seed, arm), loss in losses.items():
+            given = run.loss[step, [42, 2024].index(seed), ["sgd", "em"].index(arm)].item()
+            assert given == pytest.approx(loss, abs=1e-5)
+
+
+def test_the_record_is_the_published_experiment():
+    record = records.read("sticky-authors")
+    seeds, arms = record.config["seeds"], list(record.config["arms"])
+    assert seeds == list(tasks.AUTHOR_SEEDS)
+    assert record.config["arms"] == {arm: training.ARMS[arm] for arm in arms}
+    steps = list(reference(1000))
+    assert len(steps) == 41
+    for step, losses in steps:
+        for (seed, arm), loss in losses.items():
+            assert record.metrics["loss"][step, seeds.index(seed), arms.index(arm)].item() == pytest.approx(
+                loss, abs=1e-3
+            )
+    final = record.metrics["loss"][-1].double()
+    assert final.mean(0).tolist() == pytest.approx([2.0310, 1.9319], abs=1e-3)
+    assert final.std(0, correction=0).tolist() == pytest.approx([0.0214, 0.0258], abs=1e-3)
+
+
+def test_the_record_replays():
+    record = records.read("sticky-authors")
+    seeds, arms = record.config["seeds"], list(record.config["arms"])
+    replay = training.descend_author_setting(seeds, arms, 10)
+    for name in record.metrics:
+        assert torch.allclose(
+            getattr(replay, name), record.metrics[name][:11], rtol=0, atol=1e-3 if name == "accuracy" else 1e-5
+        )
+    chain, _ = training.author_setting(seeds)
+    again = training.descend(chain.inputs[:, None], record.weights, chain.targets[:, None], training.ARMS["sgd"], 0)
+    for name in record.metrics:
+        assert torch.allclose(
+            getattr(again, name)[0], record.metrics[name][-1], rtol=0, atol=1e-3 if name == "accuracy" else 1e-5
+        )
+
+
+def toy(T=7):
+    generator = torch.Generator().manual_seed(11)
+    shapes = {"W_Q": (4, 3), "W_K": (4, 3), "W_V": (4, 2), "W_O": (2, 5)}
+    weights = {n: torch.randn(*s, generator=generator, dtype=torch.float64) for n, s in shapes.items()}
+    X = torch.randn(T, 4, generator=generator, dtype=torch.float64)
+    return X, weights, torch.randint(5, (T,), generator=generator)
+
+
+def test_descent_is_torchs_own_sgd():
+    X, weights, targets = toy()
+    rates = {"W_Q": 0.3, "W_K": 0.0, "W_V": 0.5, "W_O": 0.1}
+    run = training.descend(X, weights, targets, rates, 5)
+    leaves = {n: W.clone().requires_grad_() for n, W in weights.items()}
+    optimizer = torch.optim.SGD([{"params": [leaves[n]], "lr": rates[n]} for n in leaves])
+    for step in range(6):
+        f = attention.forward(X, leaves, targets)
+        assert run.loss[step].item() == pytest.approx(f.loss.item(), abs=1e-14)
+        assert run.accuracy[step].item() == pytest.approx((f.logits.argmax(-1) == targets).double().mean().item())
+        assert run.entropy[step].item() == pytest.approx(
+            torch.distributions.Categorical(f.probabilities).entropy().mean().item()
+        )
+        if step < 5:
+            optimizer.zero_grad()
+            f.loss.backward()
+            optimizer.step()
+    for name, leaf in leaves.items():
+        assert torch.allclose(run.weights[name], leaf, rtol=0, atol=1e-14)
+    assert torch.equal(run.weights["W_K"], weights["W_K"])
+
+
+def test_arms_and_seeds_are_one_batch():
+    X, weights, targets = toy()
+    both = training.descend(
+        X, {n: W[None] for n, W in weights.items()}, targets, training.stack_rates(["sgd", "em"]), 4
+    )
+    for k, arm in enumerate(["sgd", "em"]):
+        alone = training.descend(X, weights, targets, training.ARMS[arm], 4)
+        assert torch.allclose(both.loss[:, k], alone.loss, rtol=1e-14)
+        assert torch.allclose(both.weights["W_V"][k], alone.weights["W_V"], rtol=0, atol=1e-15)
+    assert not torch.allclose(both.loss[-1, 0], both.loss[-1, 1])
+
+
+def test_snapshots_keep_what_is_asked_for():
+    X, weights, targets = toy()
+    run = training.descend(X, weights, targets, training.ARMS["em"], 4, snapshots=[0, 4], keep=training.SNAPSHOTS)
+    assert sorted(run.snapshots) == [0, 4]
+    final = attention.forward(X, run.weights, targets)
+    assert torch.allclose(run.snapshots[4]["attention"], final.attention, rtol=0, atol=1e-15)
+    assert torch.allclose(run.snapshots[4]["values"], final.values, rtol=0, atol=1e-15)
+    assert torch.equal(run.snapshots[0]["W_Q"], weights["W_Q"])
+    assert set(
+        training.descend(X, weights, targets, training.ARMS["em"], 1, snapshots=[1], keep=["values"]).snapshots[1]
+    ) == {"values"}
+
+
+def test_metrics_count_supervised_positions_only():
+    X, weights, targets = toy()
+    w = torch.tensor([0, 0, 0.2, 0, 0, 0.2, 0], dtype=torch.float64)
+    run = training.descend(X, weights, targets, training.ARMS["sgd"], 0, position_weights=w)
+    f = attention.forward(X, weights, targets)
+    right = (f.logits.argmax(-1) == targets)[[2, 5]].double().mean().item()
+    assert run.accuracy[0].item() == pytest.approx(right)
+
+
+def test_divergence_is_refused_and_says_when():
+    X, weights, targets = toy()
+    rates, w, step, one_by_one = dict.fromkeys(attention.WEIGHTS, 1e60), attention.uniform_weights(X), 0, dict(weights)
+    while torch.isfinite(attention.blockwise(X, one_by_one, targets, w)[0]):
+        gradients = attention.blockwise(X, one_by_one, targets, w)[2]
+        one_by_one = {n: W - rates[n] * gradients[n] for n, W in one_by_one.items()}
+        step += 1
+    assert step > 1
+    with pytest.raises(training.Diverged, match=rf"finite loss, got .* at step {step}:") as raised:
+        training.descend(X, weights, targets, rates, 100)
+    assert "\n" not in str(raised.value)
+
+
+def test_threshold_step_counts_losses_before_updates():
+    losses = torch.tensor([3.0, 2.0, 1.0, 0.5])
+    assert training.threshold_step(losses, 2.5) == 1
+    assert training.threshold_step(losses, 2.0) == 2
+    assert training.threshold_step(losses, 0.9) is None  # only the loss after the last update is below
+
+
+def test_nobody_is_watching_the_tests(capfd):
+    X, weights, targets = toy()
+    training.descend(X, weights, targets, training.ARMS["sgd"], 3)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": -1}, "steps must be at least 0, got -1"),
+        ({"steps": 1.5}, "steps must be a whole number, got 1.5"),
+        ({"rates": {"W_Q": 0.1}}, "rates must be a dict with the keys W_Q, W_K, W_V, W_O, got ['W_Q']"),
+        ({"rates": training.ARMS["sgd"] | {"W_V": -0.1}}, "rates['W_V'] must be finite and not negative, got -0.1"),
+        ({"rates": training.ARMS["sgd"] | {"W_V": math.nan}}, "rates['W_V'] must be finite"),
+        ({"snapshots": [9]}, "snapshots must be steps from 0 to 3, got 9"),
+        ({"keep": ["everything"]}, "keep must be one of weights, attention, values, got 'everything'"),
+        ({"X": torch.full((7, 4), math.nan).double()}, "X must be finite"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    X, weights, targets = toy()
+    arguments = {"X": X, "weights": weights, "targets": targets, "rates": training.ARMS["sgd"], "steps": 3} | changes
+    with pytest.raises((ValueError, TypeError)) as raised:
+        training.descend(**arguments)
+    assert message in str(raised.value)
+    with pytest.raises(ValueError, match="arm must be one of sgd, em, got 'adam'"):
+        training.stack_rates(["adam"])
