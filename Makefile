@@ -25,6 +25,7 @@ book: $(PAGE) ## build the HTML from the committed, tested outputs
 $(PAGE): $(READY) $(PAGES) Makefile
 	$(VENV)/bin/jupyter-book clean . > /dev/null
 	$(VENV)/bin/jupyter-book build . -W -n --keep-going
+	$(PY) -m tests.pages
 
 test: unit chapters ## run every test, notebooks included
 

@@ -217,9 +217,9 @@ def blockwise(
     targets: Tensor,
     position_weights: Tensor,
     causal: bool = True,
-    block: int = 128,
+    block: int = 80,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """(loss (...), logits (..., T, C), gradients of the four weights), the same numbers as `gradients` with less work.
+    """(loss (...), log-probabilities (..., T, C), gradients of the four weights): as `gradients`, with less work.
 
     Attention is computed `block` rows at a time, for causal rows only over the columns that they may see, and never
     stored whole: memory grows with block x T, not T x T. The baseline comes as u_i . g_i, folded into one product.
@@ -230,49 +230,42 @@ def blockwise(
     T, C, d_k, d_v = X.shape[-2], W_O.shape[-1], W_Q.shape[-1], W_V.shape[-1]
     scale = 1 / math.sqrt(d_k)
 
-    def runs(value: Tensor, tail: int) -> Tensor:  # one leading dimension of runs
+    def runs(value: Tensor, tail: int) -> Tensor:  # one leading dimension of runs, R
         return value.expand(*batch, *value.shape[-tail:]).reshape(-1, *value.shape[-tail:])
 
-    def padded(
-        value: Tensor,
-    ) -> Tensor:  # zero columns up to a multiple of 16: narrow products run about 3 times slower
+    def pad(value: Tensor) -> Tensor:  # zero columns up to a multiple of 16: narrow products take 3 times as long
         return torch.nn.functional.pad(value, (0, -value.shape[-1] % 16))
 
-    X, W_O, Y, w = runs(X, 2), runs(W_O, 2), runs(one_hot(targets, C, X.dtype), 2), runs(position_weights, 1)
-    Q, K = padded(X @ runs(W_Q, 2) * scale), padded(X @ runs(W_K, 2))  # (R, T, d_k, padded)
-    V = X @ runs(W_V, 2)  # (R, T, d_v)
-    V = padded(torch.cat([V, torch.ones_like(V[..., :1])], -1))  # [v_j, 1]
-    dQ, dK, dV = torch.empty_like(Q), torch.zeros_like(K), torch.zeros_like(V)
-    contexts = torch.empty_like(V)  # [g_i, 1]
-    logits = X.new_empty(*X.shape[:-1], C)
-    residual = torch.empty_like(logits)
-    for run in range(X.shape[0]):  # run by run, so that a block of attention stays in the processor's cache
+    X, Y, w = runs(X, 2), runs(one_hot(targets, C, X.dtype), 2), runs(position_weights[..., None], 2)
+    Q, K, V = pad(X @ runs(W_Q, 2) * scale), pad(X @ runs(W_K, 2)), X @ runs(W_V, 2)
+    V = pad(torch.cat([V, torch.ones_like(V[..., :1])], -1))  # rows [v_j, 1, 0 ...]
+    W_O = torch.nn.functional.pad(runs(W_O, 2), (0, 0, 0, V.shape[-1] - d_v))  # rows for the columns added to V
+    hidden = ~visible(min(block, T), True, X.device)
+    dQ, dK, dV, G = torch.empty_like(Q), torch.zeros_like(K), torch.zeros_like(V), torch.empty_like(V)
+    log_p, residual = (X.new_empty(*X.shape[:-1], C) for _ in range(2))
+    for q, k, v, w_o, y, w_r, dq, dk, dv, g, lp, r in zip(
+        Q, K, V, W_O, Y, w, dQ, dK, dV, G, log_p, residual, strict=True
+    ):
+        # run by run, so that a block of attention stays in the processor's cache
         for first in range(0, T, block):
-            rows = slice(first, min(first + block, T))
-            seen = slice(0, rows.stop if causal else T)
-            A = Q[run, rows] @ K[run, seen].mT  # (rows, seen)
+            last = min(first + block, T)
+            rows, seen = slice(first, last), slice(0, last if causal else T)
+            A = q[rows] @ k[seen].mT  # (rows, seen)
             if causal:
-                A[:, first:].masked_fill_(~visible(rows.stop - first, True, X.device), -math.inf)
+                A[:, first:].masked_fill_(hidden[: last - first, : last - first], -math.inf)
             A = A.softmax(-1)
-            G = A @ V[run, seen]
-            block_logits = G[:, :d_v] @ W_O[run]
-            block_residual = w[run, rows, None] * (block_logits.softmax(-1) - Y[run, rows])
-            U = block_residual @ W_O[run].mT  # (rows, d_v)
-            U = padded(
-                torch.cat([U, -(U * G[:, :d_v]).sum(-1, keepdim=True)], -1)
-            )  # [u_i, -u_i . g_i]: times [v_j, 1], b_ij minus its mean
-            dS = (U @ V[run, seen].mT).mul_(A)
-            dQ[run, rows] = dS @ K[run, seen]
-            dK[run, seen].addmm_(dS.mT, Q[run, rows])
-            dV[run, seen].addmm_(A.mT, U)
-            logits[run, rows], residual[run, rows], contexts[run, rows] = block_logits, block_residual, G
-    loss = -(w * (Y * logits.log_softmax(-1)).sum(-1)).sum(-1)
-    products = (X, dQ[..., :d_k] * scale), (X, dK[..., :d_k]), (X, dV[..., :d_v]), (contexts[..., :d_v], residual)
-    return (
-        loss.reshape(batch),
-        logits.reshape(*batch, T, C),
-        {
-            name: (a.mT @ b).reshape(*batch, a.shape[-1], b.shape[-1])
-            for name, (a, b) in zip(WEIGHTS, products, strict=True)
-        },
-    )
+            torch.mm(A, v[seen], out=g[rows])  # [g_i, 1, 0 ...]
+            lp[rows] = (g[rows] @ w_o).log_softmax(-1)
+            r[rows] = (lp[rows].exp() - y[rows]) * w_r[rows]
+            U = r[rows] @ w_o.mT  # [u_i, 0 ...]
+            U[:, d_v] = -(U * g[rows]).sum(-1)  # [u_i, -u_i . g_i, 0 ...]: times [v_j, 1, 0 ...], b_ij minus its mean
+            dS = (U @ v[seen].mT).mul_(A)
+            torch.mm(dS, k[seen], out=dq[rows])
+            dk[seen].addmm_(dS.mT, q[rows])
+            dv[seen].addmm_(A.mT, U)
+    loss = -(w[..., 0] * (Y * log_p).sum(-1)).sum(-1)
+    products = (X, dQ[..., :d_k] * scale), (X, dK[..., :d_k]), (X, dV[..., :d_v]), (G[..., :d_v], residual)
+    gradients = {
+        name: (a.mT @ b).reshape(*batch, a.shape[-1], -1) for name, (a, b) in zip(WEIGHTS, products, strict=True)
+    }
+    return loss.reshape(batch), log_p.reshape(*batch, T, C), gradients

@@ -103,11 +103,10 @@ def descend(
     for step in tqdm(range(steps + 1), desc=label, unit="step", disable=not watched()):
         if step in wanted:
             kept[step] = snapshot(X, weights, keep, causal)
-        loss, logits, gradients = head.blockwise(X, weights, targets, position_weights, causal)
-        p = logits.softmax(-1)
+        loss, log_p, gradients = head.blockwise(X, weights, targets, position_weights, causal)
         curves[0, step] = loss
-        curves[1, step] = (shares * (logits.argmax(-1) == best)).sum(-1)
-        curves[2, step] = (shares * tasks.entropy(p)).sum(-1)
+        curves[1, step] = (shares * (log_p.argmax(-1) == best)).sum(-1)
+        curves[2, step] = -(shares * (log_p.exp() * log_p).sum(-1)).sum(-1)
         if step % CHECK_EVERY == 0 or step == steps:
             refuse_nan(curves[0, : step + 1])
         if step < steps:

@@ -46,16 +46,19 @@ MUTATIONS = {
     ),
     "forward: scale forgotten": ("return queries @ keys.mT / math.sqrt(queries.shape[-1])", "return queries @ keys.mT"),
     "forward: one too few seen": ("ones.tril() if causal", "ones.tril(1) if causal"),
-    "blocks: residual unweighted": ("block_residual = w[run, rows, None] * (", "block_residual = w.mean() * ("),
-    "blocks: baseline dropped": ("-(U * G[:, :d_v]).sum(-1, keepdim=True)", "0 * U[:, :1]"),
+    "blocks: residual unweighted": ("(lp[rows].exp() - y[rows]) * w_r[rows]", "(lp[rows].exp() - y[rows]) * w.mean()"),
+    "blocks: baseline dropped": ("U[:, d_v] = -(U * g[rows]).sum(-1)", "U[:, d_v] = 0"),
     "blocks: mask forgotten": (
         "if causal:\n                A[:, first:]",
         "if not causal:\n                A[:, first:]",
     ),
-    "blocks: scale forgotten": ("dQ[..., :d_k] * scale", "dQ[..., :d_k]"),
-    "blocks: keys' scale forgotten": ("@ runs(W_Q, 2) * scale)", "@ runs(W_Q, 2))"),
-    "blocks: values overwritten": ("dV[run, seen].addmm_(A.mT, U)", "dV[run, seen] = A.mT @ U"),
-    "blocks: hidden columns": ("seen = slice(0, rows.stop if causal else T)", "seen = slice(0, rows.stop)"),
+    "blocks: queries' scale forgotten": ("dQ[..., :d_k] * scale", "dQ[..., :d_k]"),
+    "blocks: scores' scale forgotten": ("@ runs(W_Q, 2) * scale)", "@ runs(W_Q, 2))"),
+    "blocks: values overwritten": ("dv[seen].addmm_(A.mT, U)", "dv[seen] = A.mT @ U"),
+    "blocks: keys overwritten": ("dk[seen].addmm_(dS.mT, q[rows])", "dk[seen] = dS.mT @ q[rows]"),
+    "blocks: attention forgotten": ("(U @ v[seen].mT).mul_(A)", "U @ v[seen].mT"),
+    "blocks: hidden columns": ("slice(0, last if causal else T)", "slice(0, last)"),
+    "blocks: padding taken for a value": ("(G[..., :d_v], residual)", "(G[..., 1:d_v + 1], residual)"),
 }
 
 
