@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,15 @@ ROOT = records.BOOK.parent
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("book")
-    command = [sys.executable, "-m", "jupyter_book", "build", str(ROOT), "--path-output", str(folder), "-W", "-n"]
+    command = [
+        str(Path(sys.executable).with_name("jupyter-book")),
+        "build",
+        str(ROOT),
+        "--path-output",
+        str(folder),
+        "-W",
+        "-n",
+    ]
     done = subprocess.run([*command, "--keep-going"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return folder / "_build" / "html"
