@@ -5,9 +5,11 @@ Modules, each using only those before it:
     checks      input checks, devices, files written whole
     attention   the head: forward pass and every closed-form gradient
     gradcheck   finite differences on any scalar function of named tensors
+    em          expectation-maximisation beside attention: mixtures, the majorised M-step
     tasks       tasks with exact posteriors
     records     recorded runs
     training    gradient descent on the head
+    experiments the recorded experiments: settings, arms, controls
     figures     the style and the register of figures
     results     what chapters record and quote
     pages       what the built pages add

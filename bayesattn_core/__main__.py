@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from . import checks, figures, gradcheck, records, training
+from . import checks, experiments, figures, gradcheck, records, training
 
 
 class Parser(argparse.ArgumentParser):
@@ -41,10 +41,10 @@ def run_gradcheck(options) -> int:
 
 
 def run_sticky(options) -> int:
-    arm = checks.choice("--arm", options.arm, training.ARMS)
+    arm = checks.choice("--arm", options.arm, experiments.ARMS)
     threshold = None if options.threshold is None else checks.number("--threshold", options.threshold)
     seed, steps = checks.integer("--seed", options.seed), checks.integer("--steps", options.steps)
-    run = training.descend_author_setting([seed], [arm], steps, checks.device(options.device), label=f"{arm} {seed}")
+    run = experiments.descend_authors([seed], [arm], steps, checks.device(options.device), label=f"{arm} {seed}")
     loss = run.loss[:, 0, 0]
     result = {"arm": arm, "seed": seed, "steps": steps} | {
         name: getattr(run, name)[-1, 0, 0].item() for name in ("loss", "accuracy", "entropy")
@@ -68,12 +68,12 @@ def run_sticky(options) -> int:
 
 
 def run_record(options) -> int:
-    name = checks.choice("NAME", options.name, training.RECORDED)
+    name = checks.choice("NAME", options.name, experiments.RECORDED)
     folder, device = Path(options.out) / name, checks.device(options.device)
     if folder.exists():
         print(f"{folder} is already recorded: remove it to record again")
         return 0
-    records.write(folder, training.RECORDED[name](device))
+    records.write(folder, experiments.RECORDED[name](device))
     print(folder)
     return 0
 
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=run_gradcheck)
 
     command = commands.add_parser("sticky", help="train one arm on the sticky chain in the authors' setting")
-    command.add_argument("--arm", required=True, help=f"one of {', '.join(training.ARMS)}")
+    command.add_argument("--arm", required=True, help=f"one of {', '.join(experiments.ARMS)}")
     command.add_argument(
         "--seed",
         type=whole,
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=run_sticky)
 
     command = commands.add_parser("record", help="make a recorded run that chapters read")
-    command.add_argument("name", metavar="NAME", help=f"one of {', '.join(training.RECORDED)}")
+    command.add_argument("name", metavar="NAME", help=f"one of {', '.join(experiments.RECORDED)}")
     command.add_argument(
         "--out", default=str(records.BOOK / "records"), help="folder of the records (default: the committed ones)"
     )

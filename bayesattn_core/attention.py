@@ -211,6 +211,27 @@ def gradients(
     )  # fmt: skip
 
 
+def route(X: Tensor, weights: dict[str, Tensor], causal: bool = True, block: int = 80) -> Tensor:
+    """Z = A X (..., T, d_x), the inputs as attention mixes them, `block` rows at a time; contexts are Z W_V.
+
+    Only W_Q and W_K are used. Inputs are not checked.
+    """
+    T, d_x = X.shape[-2:]
+    W_Q, W_K = weights["W_Q"], weights["W_K"]
+    batch = torch.broadcast_shapes(X.shape[:-2], W_Q.shape[:-2], W_K.shape[:-2])
+    X, Q, K = (t.expand(*batch, *t.shape[-2:]).reshape(-1, *t.shape[-2:]) for t in (X, X @ W_Q, X @ W_K))
+    Z = torch.empty_like(X)
+    for x, q, k, z in zip(X, Q, K, Z, strict=True):
+        for first in range(0, T, block):
+            last = min(first + block, T)
+            seen = slice(0, last if causal else T)
+            S = scores(q[first:last], k[seen])
+            if causal:
+                S[:, first:].masked_fill_(~visible(last - first, True, X.device), -math.inf)
+            torch.mm(S.softmax(-1), x[seen], out=z[first:last])
+    return Z.reshape(*batch, T, d_x)
+
+
 def blockwise(
     X: Tensor,
     weights: dict[str, Tensor],

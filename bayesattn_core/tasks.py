@@ -134,10 +134,22 @@ def author_draws(seed: int) -> tuple[Chain, dict[str, Tensor]]:
         symbols.append(torch.multinomial(transition[symbols[-1]], 1, generator=generator).item())
     symbols = torch.tensor(symbols)
     inputs = emit(symbols, means) + torch.randn(1999, 20, generator=generator)
-    generator = torch.Generator().manual_seed(seed)
-    shapes = {"W_Q": (20, 10), "W_K": (20, 10), "W_V": (20, 15), "W_O": (15, 8)}
-    weights = {name: torch.randn(*shape, generator=generator) * 0.1 for name, shape in shapes.items()}
+    weights = initial_weights(torch.Generator().manual_seed(seed))
     return Chain(symbols, inputs, symbols[1:].clone(), transition, means), weights
+
+
+def initial_weights(generator: torch.Generator) -> dict[str, Tensor]:
+    """The weights that the paper's head starts from, 0.1 N(0, 1): d_x = 20, d_k = 10, d_v = 15, C = 8, float32."""
+    shapes = {"W_Q": (20, 10), "W_K": (20, 10), "W_V": (20, 15), "W_O": (15, 8)}
+    return {name: torch.randn(*shape, generator=generator) * 0.1 for name, shape in shapes.items()}
+
+
+def fresh_draws(seed: int) -> tuple[Chain, dict[str, Tensor]]:
+    """The authors' setting on draws of our own: fresh means, chain, noise and weights for every seed, in float32."""
+    generator = torch.Generator().manual_seed(checks.integer("seed", seed))
+    means = torch.randn(8, 20, generator=generator)
+    chain = sticky_chain(generator, ring_transition(authors=True), means)
+    return chain._replace(transition=chain.transition.to(means.dtype)), initial_weights(generator)
 
 
 def log_likelihoods(chain: Chain, noise: float = 1.0) -> Tensor:

@@ -1,13 +1,13 @@
-"""Full-batch gradient descent on the head, with one learning rate per weight; the arms of the book's comparison.
+"""Full-batch gradient descent on the head, with one learning rate per weight.
 
-SGD, the EM-like schedule and every control are the same code with other rates. Losses and entropies are in nats.
+SGD, the EM-like schedule and every control are the same code with other rates (experiments.py). Losses and entropies
+are in nats.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -16,14 +16,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from . import attention as head
-from . import checks, records, tasks
+from . import checks, em
 
-# Learning rates by arm and weight. Source: the paper's public script; `em` is its "EM-like" schedule.
-ARMS = {
-    "sgd": {"W_Q": 0.01, "W_K": 0.01, "W_V": 0.01, "W_O": 0.01},
-    "em": {"W_Q": 0.01, "W_K": 0.01, "W_V": 0.1, "W_O": 0.01},
-}
 SNAPSHOTS = ("weights", "attention", "values")
+VALUE_STEPS = ("gradient", "majorised")
 CHECK_EVERY = 50  # steps between looks for NaN: each look waits for the device
 
 
@@ -68,26 +64,22 @@ def step_rates(rates: dict[str, float | Tensor], like: Tensor) -> dict[str, Tens
     return shaped
 
 
-def stack_rates(arms: Iterable[str]) -> dict[str, Tensor]:
-    """The learning rates of several arms side by side: {weight: (number of arms,)}. ValueError for an unknown arm."""
-    arms = [checks.choice("arm", arm, ARMS) for arm in arms]
-    return {name: torch.tensor([ARMS[arm][name] for arm in arms], dtype=torch.float64) for name in head.WEIGHTS}
-
-
 def descend(
     X: Tensor, weights: dict[str, Tensor], targets: Tensor, rates: dict[str, float | Tensor], steps: int, *,
-    position_weights: Tensor | None = None, causal: bool = True, snapshots: Iterable[int] = (), keep: Iterable[str] = ("weights",), label: str = "descent",
+    position_weights: Tensor | None = None, causal: bool = True, snapshots: Iterable[int] = (), keep: Iterable[str] = ("weights",), value_step: str = "gradient", label: str = "descent",
 ) -> Descent:  # fmt: skip
     """Train heads by full-batch gradient descent on the closed-form gradients: W ← W - rate_W ∂L/∂W, all weights at once.
 
     Shapes as in `attention.forward`; every batch entry is a run of its own, and rates broadcast over the batch.
     `snapshots` are the steps at which to keep what `keep` names: "weights", "attention" (..., T, T), "values" (..., T, d_v).
-    A progress bar is drawn if a person is watching. Raises what `attention.check` raises, ValueError for negative
+    With value_step "majorised", W_V takes the closed-form M-step of `em.majorised_step` instead of a gradient step, and
+    its rate is not used. A progress bar is drawn if a person is watching. Raises what `attention.check` raises, ValueError for negative
     steps or rates, and Diverged, which names the step, if a loss is not finite.
     """
     position_weights = head.check(X, weights, targets, position_weights)
     checks.integer("steps", steps)
     keep = [checks.choice("keep", kind, SNAPSHOTS) for kind in keep]
+    checks.choice("value_step", value_step, VALUE_STEPS)
     wanted = {checks.integer("snapshots", step) for step in snapshots}
     if wanted and max(wanted) > steps:
         raise ValueError(f"snapshots must be steps from 0 to {steps}, got {max(wanted)}")
@@ -110,7 +102,11 @@ def descend(
         if step % CHECK_EVERY == 0 or step == steps:
             refuse_nan(curves[0, : step + 1])
         if step < steps:
-            weights = {name: w - rates[name] * gradients[name] for name, w in weights.items()}
+            steps_taken = {name: -rates[name] * gradients[name] for name in weights}
+            if value_step == "majorised":
+                Z = head.route(X, weights, causal)
+                steps_taken["W_V"] = em.majorised_step(Z, weights["W_O"], log_p.exp(), targets, position_weights)
+            weights = {name: w + steps_taken[name] for name, w in weights.items()}
     return Descent(*curves, weights, kept)
 
 
@@ -144,43 +140,3 @@ def threshold_step(losses: Tensor, threshold: float) -> int | None:
     checks.tensor("losses", losses, dims=1)
     below = (losses[:-1] < checks.number("threshold", threshold)).nonzero()
     return int(below[0]) if len(below) else None
-
-
-def author_setting(seeds: Iterable[int], device: torch.device | str = "cpu") -> tuple[tasks.Chain, dict[str, Tensor]]:
-    """The paper's sticky-chain draws for several seeds, stacked: inputs (seeds, T, d_x), weights (seeds, rows, columns)."""
-    chains, weights = zip(*(tasks.author_draws(seed) for seed in seeds), strict=True)
-    stacked = {
-        field: torch.stack([getattr(chain, field) for chain in chains]).to(device)
-        for field in ("symbols", "inputs", "targets", "means")
-    }
-    return tasks.Chain(transition=chains[0].transition.to(device), **stacked), {
-        name: torch.stack([w[name] for w in weights]).to(device) for name in head.WEIGHTS
-    }
-
-
-def descend_author_setting(
-    seeds: Iterable[int], arms: Iterable[str], steps: int, device: torch.device | str = "cpu", **options
-) -> Descent:
-    """Every arm on every seed of the paper's sticky chain, in one batch of shape (seeds, arms). Options as in `descend`."""
-    chain, weights = author_setting(seeds, device)
-    per_arm = {name: w[:, None] for name, w in weights.items()}
-    return descend(chain.inputs[:, None], per_arm, chain.targets[:, None], stack_rates(arms), steps, **options)
-
-
-def record_sticky_authors(device: torch.device) -> records.Record:
-    """The recorded run `sticky-authors`: both arms, the authors' five seeds, 1000 steps, float32."""
-    config = {
-        "task": "sticky chain, authors' draws",
-        "seeds": list(tasks.AUTHOR_SEEDS),
-        "arms": {arm: ARMS[arm] for arm in ("sgd", "em")},
-        "steps": 1000,
-        "dtype": "float32",
-    }
-    start = time.perf_counter()
-    run = descend_author_setting(config["seeds"], config["arms"], config["steps"], device, label="sticky-authors")
-    metrics = {"loss": run.loss, "accuracy": run.accuracy, "entropy": run.entropy}
-    return records.Record(config, metrics, run.weights, records.provenance(device, time.perf_counter() - start))
-
-
-# The recorded runs that chapters read, by name: `python -m bayesattn_core record NAME` makes one.
-RECORDED = {"sticky-authors": record_sticky_authors}

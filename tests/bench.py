@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from bayesattn_core import tasks, training
+from bayesattn_core import experiments, tasks, training
 
 ROUNDS, STEPS = 3, 20
 
@@ -32,7 +32,7 @@ def plain_loop(chain: tasks.Chain, weights: dict, arm: str, steps: int) -> list[
         loss.backward()  # after the last step too, as the closed form does: every step counts the same
         with torch.no_grad():
             for name, W in leaves.items():
-                W -= (step < steps) * training.ARMS[arm][name] * W.grad
+                W -= (step < steps) * experiments.ARMS[arm][name] * W.grad
                 W.grad = None
     return losses
 
@@ -41,7 +41,7 @@ def measure(part: str) -> dict:
     """Losses, CPU seconds per step of one run, and peak memory, of one part."""
     torch.set_num_threads(1)
     seeds, arms, best = list(tasks.AUTHOR_SEEDS), ["sgd", "em"], math.inf
-    one, (many, initial) = tasks.author_draws(seeds[0]), training.author_setting(seeds)
+    one, (many, initial) = tasks.author_draws(seeds[0]), experiments.setting(tasks.author_draws, seeds)
     initial = {name: W[:, None] for name, W in initial.items()}
     for _ in range(2):
         start = time.process_time()
@@ -49,7 +49,7 @@ def measure(part: str) -> dict:
             losses = [[plain_loop(*one, arm, STEPS)] for arm in arms]
             runs = len(arms)
         else:
-            rates = training.stack_rates(arms)
+            rates = experiments.stack_rates(arms)
             run = training.descend(many.inputs[:, None], initial, many.targets[:, None], rates, STEPS)
             losses, runs = run.loss.permute(2, 1, 0).tolist(), len(seeds) * len(arms)
         best = min(best, (time.process_time() - start) / (runs * (STEPS + 1)))

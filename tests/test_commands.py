@@ -60,7 +60,7 @@ BAD = {
     "dance": "invalid choice: 'dance'",
     "sticky --seed 1": "required: --arm",
     "sticky --arm sgd": "required: --seed",
-    "sticky --arm adam --seed 1": "--arm must be one of sgd, em, got 'adam'",
+    "sticky --arm adam --seed 1": "--arm must be one of sgd, em, all-x10, o-x10, qk-x10, vo-x10, em-frozen-qk, got 'adam'",
     "sticky --arm sgd --seed x": "--seed: must be a whole number, got 'x'",
     "sticky --arm sgd --seed -1": "--seed must be at least 0, got -1",
     "sticky --arm sgd --seed 99999999999999999999": "--seed must be at most",

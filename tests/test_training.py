@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayesattn_core import attention, records, tasks, training
+from bayesattn_core import attention, experiments, records, tasks, training
 
 REFERENCE = Path(__file__).parent / "data" / "sticky_losses.csv"  # the public script's losses, before each update
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -24,7 +24,7 @@ def reference(last_step: int):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_first_steps_are_the_published_ones(device):
-    run = training.descend_author_setting([42, 2024], ["sgd", "em"], 25, device)
+    run = experiments.descend_authors([42, 2024], ["sgd", "em"], 25, device)
     steps = list(reference(25))
     assert len(steps) == 2
     for step, losses in steps:
@@ -37,7 +37,7 @@ def test_the_record_is_the_published_experiment():
     record = records.read("sticky-authors")
     seeds, arms = record.config["seeds"], list(record.config["arms"])
     assert seeds == list(tasks.AUTHOR_SEEDS)
-    assert record.config["arms"] == {arm: training.ARMS[arm] for arm in arms}
+    assert record.config["arms"] == {arm: experiments.ARMS[arm] for arm in arms}
     steps = list(reference(1000))
     assert len(steps) == 41
     for step, losses in steps:
@@ -53,13 +53,13 @@ def test_the_record_is_the_published_experiment():
 def test_the_record_replays():
     record = records.read("sticky-authors")
     seeds, arms = record.config["seeds"], list(record.config["arms"])
-    replay = training.descend_author_setting(seeds, arms, 10)
+    replay = experiments.descend_authors(seeds, arms, 10)
     for name in record.metrics:
         assert torch.allclose(
             getattr(replay, name), record.metrics[name][:11], rtol=0, atol=1e-3 if name == "accuracy" else 1e-5
         )
-    chain, _ = training.author_setting(seeds)
-    again = training.descend(chain.inputs[:, None], record.weights, chain.targets[:, None], training.ARMS["sgd"], 0)
+    chain, _ = experiments.setting(tasks.author_draws, seeds)
+    again = training.descend(chain.inputs[:, None], record.weights, chain.targets[:, None], experiments.ARMS["sgd"], 0)
     for name in record.metrics:
         assert torch.allclose(
             getattr(again, name)[0], record.metrics[name][-1], rtol=0, atol=1e-3 if name == "accuracy" else 1e-5
@@ -99,10 +99,10 @@ def test_descent_is_torchs_own_sgd():
 def test_arms_and_seeds_are_one_batch():
     X, weights, targets = toy()
     both = training.descend(
-        X, {n: W[None] for n, W in weights.items()}, targets, training.stack_rates(["sgd", "em"]), 4
+        X, {n: W[None] for n, W in weights.items()}, targets, experiments.stack_rates(["sgd", "em"]), 4
     )
     for k, arm in enumerate(["sgd", "em"]):
-        alone = training.descend(X, weights, targets, training.ARMS[arm], 4)
+        alone = training.descend(X, weights, targets, experiments.ARMS[arm], 4)
         assert torch.allclose(both.loss[:, k], alone.loss, rtol=1e-14)
         assert torch.allclose(both.weights["W_V"][k], alone.weights["W_V"], rtol=0, atol=1e-15)
     assert not torch.allclose(both.loss[-1, 0], both.loss[-1, 1])
@@ -110,21 +110,21 @@ def test_arms_and_seeds_are_one_batch():
 
 def test_snapshots_keep_what_is_asked_for():
     X, weights, targets = toy()
-    run = training.descend(X, weights, targets, training.ARMS["em"], 4, snapshots=[0, 4], keep=training.SNAPSHOTS)
+    run = training.descend(X, weights, targets, experiments.ARMS["em"], 4, snapshots=[0, 4], keep=training.SNAPSHOTS)
     assert sorted(run.snapshots) == [0, 4]
     final = attention.forward(X, run.weights, targets)
     assert torch.allclose(run.snapshots[4]["attention"], final.attention, rtol=0, atol=1e-15)
     assert torch.allclose(run.snapshots[4]["values"], final.values, rtol=0, atol=1e-15)
     assert torch.equal(run.snapshots[0]["W_Q"], weights["W_Q"])
     assert set(
-        training.descend(X, weights, targets, training.ARMS["em"], 1, snapshots=[1], keep=["values"]).snapshots[1]
+        training.descend(X, weights, targets, experiments.ARMS["em"], 1, snapshots=[1], keep=["values"]).snapshots[1]
     ) == {"values"}
 
 
 def test_metrics_count_supervised_positions_only():
     X, weights, targets = toy()
     w = torch.tensor([0, 0, 0.2, 0, 0, 0.2, 0], dtype=torch.float64)
-    run = training.descend(X, weights, targets, training.ARMS["sgd"], 0, position_weights=w)
+    run = training.descend(X, weights, targets, experiments.ARMS["sgd"], 0, position_weights=w)
     f = attention.forward(X, weights, targets)
     right = (f.logits.argmax(-1) == targets)[[2, 5]].double().mean().item()
     assert run.accuracy[0].item() == pytest.approx(right)
@@ -152,7 +152,7 @@ def test_threshold_step_counts_losses_before_updates():
 
 def test_nobody_is_watching_the_tests(capfd):
     X, weights, targets = toy()
-    training.descend(X, weights, targets, training.ARMS["sgd"], 3)
+    training.descend(X, weights, targets, experiments.ARMS["sgd"], 3)
     assert capfd.readouterr() == ("", "")
 
 
@@ -162,8 +162,8 @@ def test_nobody_is_watching_the_tests(capfd):
         ({"steps": -1}, "steps must be at least 0, got -1"),
         ({"steps": 1.5}, "steps must be a whole number, got 1.5"),
         ({"rates": {"W_Q": 0.1}}, "rates must be a dict with the keys W_Q, W_K, W_V, W_O, got ['W_Q']"),
-        ({"rates": training.ARMS["sgd"] | {"W_V": -0.1}}, "rates['W_V'] must be finite and not negative, got -0.1"),
-        ({"rates": training.ARMS["sgd"] | {"W_V": math.nan}}, "rates['W_V'] must be finite"),
+        ({"rates": experiments.ARMS["sgd"] | {"W_V": -0.1}}, "rates['W_V'] must be finite and not negative, got -0.1"),
+        ({"rates": experiments.ARMS["sgd"] | {"W_V": math.nan}}, "rates['W_V'] must be finite"),
         ({"snapshots": [9]}, "snapshots must be steps from 0 to 3, got 9"),
         ({"keep": ["everything"]}, "keep must be one of weights, attention, values, got 'everything'"),
         ({"X": torch.full((7, 4), math.nan).double()}, "X must be finite"),
@@ -171,9 +171,11 @@ def test_nobody_is_watching_the_tests(capfd):
 )
 def test_bad_input_is_named(changes, message):
     X, weights, targets = toy()
-    arguments = {"X": X, "weights": weights, "targets": targets, "rates": training.ARMS["sgd"], "steps": 3} | changes
+    arguments = {"X": X, "weights": weights, "targets": targets, "rates": experiments.ARMS["sgd"], "steps": 3} | changes
     with pytest.raises((ValueError, TypeError)) as raised:
         training.descend(**arguments)
     assert message in str(raised.value)
-    with pytest.raises(ValueError, match="arm must be one of sgd, em, got 'adam'"):
-        training.stack_rates(["adam"])
+    with pytest.raises(
+        ValueError, match="arm must be one of sgd, em, all-x10, o-x10, qk-x10, vo-x10, em-frozen-qk, got 'adam'"
+    ):
+        experiments.stack_rates(["adam"])

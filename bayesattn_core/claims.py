@@ -1,0 +1,118 @@
+"""Verdicts on the paper's claims: code over recorded numbers, committed before the runs that it judges.
+
+Every verdict is one of VERDICTS with a sentence that gives its numbers. *Clear of* means that the 95 % bootstrap
+interval of the mean paired difference over seeds lies on one side of zero. Claims are numbered as in the ledger.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import checks
+
+VERDICTS = ("holds", "holds in part", "does not hold here")
+RESAMPLES = 10_000
+
+
+class Verdict(NamedTuple):
+    """A claim's number, the verdict (one of VERDICTS) and what it rests on."""
+
+    claim: str
+    verdict: str
+    because: str
+
+
+def interval(differences: Tensor, seed: int = 0) -> tuple[float, float]:
+    """The 95 % percentile-bootstrap interval of the mean of differences (seeds,), resampling seeds 10,000 times.
+
+    Raises ValueError for fewer than five seeds.
+    """
+    n = checks.tensor("differences", differences, dims=1).shape[0]
+    if n < 5:
+        raise ValueError(f"differences must come from at least 5 seeds, got {n}")
+    generator = torch.Generator().manual_seed(seed)
+    picks = torch.randint(n, (RESAMPLES, n), generator=generator)
+    means = differences.double().cpu()[picks].mean(-1)
+    low, high = torch.quantile(means, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return low, high
+
+
+def clear_above(differences: Tensor) -> bool:
+    """Whether the interval of differences (seeds,) lies above zero."""
+    return interval(differences)[0] > 0
+
+
+C4_RIVALS = ("o-x10", "qk-x10", "sum-matched", "total-matched", "tuned-sgd")
+
+
+def c4(steps: dict[str, Tensor]) -> Verdict:
+    """C4, the EM-like schedule is faster than SGD: steps {arm: (seeds,)} to SGD's final training loss on the same seed.
+
+    A run that never gets there counts with the number of steps it was given (it is censored, which favours it).
+    Falsified if another allocation of the same or of matched rates, or tuned SGD, is as fast: if the interval of
+    (rival - em) is not clear above zero for any of C4_RIVALS.
+    """
+    faster = clear_above(steps["sgd"] - steps["em"])
+    as_fast = [arm for arm in C4_RIVALS if not clear_above(steps[arm] - steps["em"])]
+    means = {arm: steps[arm].double().mean().item() for arm in ("sgd", "em", *C4_RIVALS)}
+    numbers = ", ".join(f"{arm} {mean:.0f}" for arm, mean in means.items())
+    verdict = "holds" if faster and not as_fast else "does not hold here"
+    rivals = f"as fast or faster: {', '.join(as_fast)}" if as_fast else "no rival is as fast"
+    compared = "clearly fewer" if faster else "not clearly fewer"
+    return Verdict("C4", verdict, f"EM-like takes {compared} steps than SGD; {rivals} (mean steps: {numbers})")
+
+
+def c5(divergence: dict[str, Tensor], still_falling: dict[str, float], tolerance: float = 1e-3) -> Verdict:
+    """C5, the EM-like schedule finds a better solution: divergence {arm: (seeds,)} KL(exact || model) in nats on fresh
+    sequences at convergence; still_falling {arm: nats}: the mean fall of the training loss over the last tenth of steps.
+
+    Falsified if the divergences of sgd and em are equal, or tuned SGD's is as low. If an arm is still falling by more
+    than `tolerance`, it has not converged and no more than "holds in part" can be said.
+    """
+    against = {arm: clear_above(divergence[arm] - divergence["em"]) for arm in ("sgd", "tuned-sgd")}
+    unconverged = [arm for arm in ("sgd", "em", "tuned-sgd") if still_falling[arm] > tolerance]
+    numbers = ", ".join(f"{arm} {divergence[arm].double().mean().item():.4f}" for arm in ("sgd", "em", "tuned-sgd"))
+    if not any(against.values()):
+        verdict = "does not hold here"
+    else:
+        verdict = "holds" if all(against.values()) and not unconverged else "holds in part"
+    better = [arm for arm, clear in against.items() if clear]
+    because = f"EM-like is clearly nearer to the exact answer than: {', '.join(better) or 'neither'}; "
+    because += f"not converged: {', '.join(unconverged) or 'none'} (KL, nats: {numbers})"
+    return Verdict("C5", verdict, because)
+
+
+def c6(attention_90: Tensor, values_90: Tensor, frozen_routing: Tensor, frozen_values: Tensor) -> Verdict:
+    """C6, attention stabilises before values, in one arm: steps (seeds,) by which attention and values have come 90 %
+    of the way to their final state, and final losses (seeds,) in nats with routing or values frozen at the same step.
+
+    Falsified if values reach 90 % first, or freezing values costs no more than freezing routing; one of the two alone
+    leaves "holds in part".
+    """
+    first = clear_above(values_90 - attention_90)
+    costs = clear_above(frozen_values - frozen_routing)
+    verdict = VERDICTS[2 - first - costs]
+    means = [t.double().mean().item() for t in (attention_90, values_90, frozen_routing, frozen_values)]
+    because = (
+        f"attention is {'clearly' if first else 'not clearly'} first (90 % at {means[0]:.0f} against {means[1]:.0f}); "
+    )
+    because += f"freezing values {'clearly costs' if costs else 'does not clearly cost'} more"
+    return Verdict("C6", verdict, f"{because} (final loss {means[3]:.4f} against {means[2]:.4f} nats)")
+
+
+def c11(path: dict[str, Tensor], straightness: dict[str, Tensor]) -> Verdict:
+    """C11, longer and straighter value trajectories under the EM-like schedule, at matched loss: path length and
+    straightness (net / path) of the values {arm: (seeds,)} from the start to the same training loss.
+
+    Falsified if neither differs clearly from SGD's; one of the two alone leaves "holds in part".
+    """
+    longer = clear_above(path["em"] - path["sgd"])
+    straighter = clear_above(straightness["em"] - straightness["sgd"])
+    because = f"at matched loss the path is {'clearly' if longer else 'not clearly'} longer "
+    because += f"({path['em'].mean().item():.3f} against {path['sgd'].mean().item():.3f}) and "
+    because += f"{'clearly' if straighter else 'not clearly'} straighter "
+    because += f"({straightness['em'].mean().item():.3f} against {straightness['sgd'].mean().item():.3f})"
+    return Verdict("C11", VERDICTS[2 - longer - straighter], because)

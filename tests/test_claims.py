@@ -1,0 +1,59 @@
+"""Verdicts on made-up numbers whose verdict is plain."""
+
+import pytest
+import torch
+
+from bayesattn_core import claims
+
+NOISE = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+
+
+def arms(**means):
+    return {arm.replace("_", "-"): mean + (1 + 0.1 * k) * NOISE for k, (arm, mean) in enumerate(means.items())}
+
+
+def test_interval():
+    low, high = claims.interval(torch.arange(10.0))
+    assert low < 4.5 < high
+    assert high - low == pytest.approx(2 * 1.96 * torch.arange(10.0).std(correction=0).item() / 10**0.5, rel=0.1)
+    assert claims.interval(torch.full((5,), 2.0)) == (2.0, 2.0)
+    with pytest.raises(ValueError, match="at least 5 seeds, got 4"):
+        claims.interval(torch.ones(4))
+
+
+def test_c4():
+    slow = {"o_x10": 800, "qk_x10": 900, "sum_matched": 600, "total_matched": 550, "tuned_sgd": 500}
+    assert claims.c4(arms(sgd=1000, em=450, **slow)).verdict == "holds"
+    assert claims.c4(arms(sgd=1000, em=450, **slow | {"tuned_sgd": 20})).verdict == "does not hold here"
+    tied = claims.c4(arms(sgd=1000, em=450, **slow | {"o_x10": 450}))
+    assert tied.verdict == "does not hold here"
+    assert "as fast or faster: o-x10 (" in tied.because
+    assert claims.c4(arms(sgd=450, em=450, **slow)).verdict == "does not hold here"
+
+
+def test_c5():
+    still = dict.fromkeys(("sgd", "em", "tuned-sgd"), 0.0)
+
+    def kl(**means):
+        return {arm: value / 100 for arm, value in arms(**means).items()}
+
+    assert claims.c5(kl(sgd=90, em=50, tuned_sgd=80), still).verdict == "holds"
+    assert claims.c5(kl(sgd=90, em=50, tuned_sgd=50), still).verdict == "holds in part"
+    assert claims.c5(kl(sgd=90, em=50, tuned_sgd=80), still | {"sgd": 0.01}).verdict == "holds in part"
+    assert claims.c5(kl(sgd=50, em=50, tuned_sgd=40), still).verdict == "does not hold here"
+
+
+def test_c6():
+    early, late, low, high = 100 + NOISE, 500 + NOISE, 1.8 + NOISE / 1000, 1.9 + NOISE / 1000
+    assert claims.c6(early, late, low, high).verdict == "holds"
+    assert claims.c6(late, early, low, high).verdict == "holds in part"
+    assert claims.c6(early, late, high, low).verdict == "holds in part"
+    assert claims.c6(late, early, high, low).verdict == "does not hold here"
+
+
+def test_c11():
+    assert claims.c11(arms(sgd=1, em=90), arms(sgd=10, em=50)).verdict == "holds"
+    assert claims.c11(arms(sgd=90, em=1), arms(sgd=10, em=50)).verdict == "holds in part"
+    verdict = claims.c11(arms(sgd=90, em=90), arms(sgd=50, em=50))
+    assert verdict.verdict == "does not hold here"
+    assert verdict.verdict in claims.VERDICTS

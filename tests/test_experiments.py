@@ -1,0 +1,80 @@
+"""Arms and controls: the rates that were meant, matched first steps, and runs in the order that was asked for."""
+
+import pytest
+import torch
+
+from bayesattn_core import attention, experiments, tasks, training
+
+
+@pytest.fixture
+def short():
+    """Two fresh chains cut to 40 positions."""
+    chain, weights = experiments.setting(tasks.fresh_draws, [900, 901])
+    return chain._replace(
+        inputs=chain.inputs[:, :40], targets=chain.targets[:, :40], symbols=chain.symbols[:, :41]
+    ), weights
+
+
+def test_arms_are_the_papers_and_its_controls():
+    assert experiments.ARMS["sgd"] == {"W_Q": 0.01, "W_K": 0.01, "W_V": 0.01, "W_O": 0.01}
+    assert experiments.ARMS["em"] == {"W_Q": 0.01, "W_K": 0.01, "W_V": 0.1, "W_O": 0.01}
+    assert sorted(experiments.ARMS["o-x10"].values()) == pytest.approx(sorted(experiments.ARMS["em"].values()))
+    assert experiments.ARMS["em-frozen-qk"] == {"W_Q": 0.0, "W_K": 0.0, "W_V": 0.1, "W_O": 0.01}
+
+
+def test_seeds_that_tune_are_never_reported():
+    sets = [set(s) for s in (tasks.AUTHOR_SEEDS, experiments.FRESH_SEEDS, experiments.TUNING_SEEDS)]
+    assert sum(map(len, sets)) == len(set.union(*sets))
+
+
+def test_fresh_draws_differ_in_everything():
+    (one, w_one), (two, w_two) = tasks.fresh_draws(100), tasks.fresh_draws(101)
+    assert not torch.equal(one.means, two.means)
+    assert not torch.equal(one.symbols, two.symbols)
+    assert not torch.equal(w_one["W_Q"], w_two["W_Q"])
+    assert torch.equal(one.inputs, tasks.fresh_draws(100)[0].inputs)
+    assert one.inputs.shape == (1999, 20)
+
+
+@pytest.mark.parametrize("how", experiments.MATCHES)
+def test_matched_first_steps_are_as_large(short, how):
+    chain, weights = short
+    rate = experiments.matched_rates(chain, weights, how)
+    assert rate.shape == (2,)
+
+    def size(rates):
+        run = experiments.descend_arms(chain, weights, {n: r[:, None] for n, r in rates.items()}, 1)
+        moved = torch.stack([(run.weights[n][:, 0] - weights[n]).flatten(1).norm(dim=-1) for n in weights], -1)
+        return moved.sum(-1) if how == "sum" else moved.norm(dim=-1)
+
+    em = {name: torch.full((2,), r) for name, r in experiments.ARMS["em"].items()}
+    assert torch.allclose(size(dict.fromkeys(attention.WEIGHTS, rate)), size(em), rtol=1e-3)
+    with pytest.raises(ValueError, match="how must be one of sum, total, got 'most'"):
+        experiments.matched_rates(chain, weights, "most")
+
+
+def test_fair_runs_come_in_the_order_asked_for(short):
+    chain, weights = short
+    arms = ["em", "m-step", "sum-matched", "sgd"]
+    run = experiments.descend_fair(chain, weights, arms, 3, snapshots=[0, 3])
+    assert run.loss.shape == (4, 2, 4)
+    for k, arm in enumerate(("em", None, None, "sgd")):
+        if arm:
+            alone = experiments.descend_arms(chain, weights, experiments.stack_rates([arm]), 3)
+            assert torch.allclose(run.loss[:, :, k], alone.loss[:, :, 0], atol=1e-6)
+            assert torch.allclose(run.weights["W_V"][:, k], alone.weights["W_V"][:, 0], atol=1e-6)
+    sgd = experiments.stack_rates(["sgd"])
+    m_step = experiments.descend_arms(chain, weights, sgd, 3, value_step="majorised")
+    assert torch.allclose(run.loss[:, :, 1], m_step.loss[:, :, 0], atol=1e-6)
+    assert torch.equal(run.snapshots[0]["W_V"][:, 2], weights["W_V"])
+    assert torch.equal(run.snapshots[3]["W_V"], run.weights["W_V"])
+    with pytest.raises(ValueError, match="arm must be one of"):
+        experiments.fair_rates(chain, weights, ["adam"])
+
+
+def test_a_run_can_be_held_and_gone_on_with(short):
+    chain, weights = short
+    rates = experiments.stack_rates(["em"])
+    whole = experiments.descend_arms(chain, weights, rates, 6, snapshots=[2])
+    rest = training.descend(chain.inputs[:, None], whole.snapshots[2], chain.targets[:, None], rates, 4)
+    assert torch.equal(rest.loss, whole.loss[2:])
