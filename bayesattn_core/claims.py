@@ -116,3 +116,17 @@ def c11(path: dict[str, Tensor], straightness: dict[str, Tensor]) -> Verdict:
     because += f"{'clearly' if straighter else 'not clearly'} straighter "
     because += f"({straightness['em'].mean().item():.3f} against {straightness['sgd'].mean().item():.3f})"
     return Verdict("C11", VERDICTS[2 - longer - straighter], because)
+
+
+def c12(slope_scores: Tensor, slope_values: Tensor, largest_rise: float) -> Verdict:
+    """C12, the head behaves like EM: slopes (heads,) of the errors of the two laws against the spread of the values, and
+    the largest rise of the loss in nats over all majorised M-steps.
+
+    Falsified if the error is not O(ε²) for scores or O(ε) for values (slopes within 0.05), or a majorised step rises by
+    more than 1e-12.
+    """
+    first_order = bool(((slope_scores - 2).abs() <= 0.05).all() and ((slope_values - 1).abs() <= 0.05).all())
+    monotone = largest_rise <= 1e-12
+    because = f"errors fall with slopes {slope_scores.mean().item():.2f} (scores) and {slope_values.mean().item():.2f} (values); "
+    because += f"the majorised M-step {'never raises' if monotone else 'raised'} the loss"
+    return Verdict("C12", VERDICTS[0] if first_order and monotone else VERDICTS[2], because)

@@ -57,3 +57,11 @@ def test_c11():
     verdict = claims.c11(arms(sgd=90, em=90), arms(sgd=50, em=50))
     assert verdict.verdict == "does not hold here"
     assert verdict.verdict in claims.VERDICTS
+
+
+def test_c12():
+    two, one = 2 + NOISE / 1000, 1 + NOISE / 1000
+    assert claims.c12(two, one, 0.0).verdict == "holds"
+    assert claims.c12(two, two, 0.0).verdict == "does not hold here"
+    assert claims.c12(two - 0.2, one, 0.0).verdict == "does not hold here"
+    assert claims.c12(two, one, 1e-9).verdict == "does not hold here"
