@@ -57,7 +57,10 @@ MUTATIONS = {
     "blocks: values overwritten": ("dv[seen].addmm_(A.mT, U)", "dv[seen] = A.mT @ U"),
     "blocks: keys overwritten": ("dk[seen].addmm_(dS.mT, q[rows])", "dk[seen] = dS.mT @ q[rows]"),
     "blocks: attention forgotten": ("(U @ v[seen].mT).mul_(A)", "U @ v[seen].mT"),
-    "blocks: hidden columns": ("slice(0, last if causal else T)", "slice(0, last)"),
+    "blocks: hidden columns": (
+        "(slice(first, last), slice(0, last if causal else T))",
+        "(slice(first, last), slice(0, last))",
+    ),
     "blocks: padding taken for a value": ("(G[..., :d_v], residual)", "(G[..., 1:d_v + 1], residual)"),
 }
 
