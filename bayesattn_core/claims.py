@@ -130,3 +130,19 @@ def c12(slope_scores: Tensor, slope_values: Tensor, largest_rise: float) -> Verd
     because = f"errors fall with slopes {slope_scores.mean().item():.2f} (scores) and {slope_values.mean().item():.2f} (values); "
     because += f"the majorised M-step {'never raises' if monotone else 'raised'} the loss"
     return Verdict("C12", VERDICTS[0] if first_order and monotone else VERDICTS[2], because)
+
+
+def c3(right: Tensor, majority: Tensor) -> Verdict:
+    """C3, routing and content feed each other: share (heads,) of pairs whose advantage changes, after a value step under
+    a shared W_V, with the sign that the threshold rule predicts; and the share that always guessing the commoner sign
+    would get.
+
+    Falsified if the sign is predicted in no more than 60 % of cases. Above 60 % but not clearly better than the commoner
+    sign leaves "holds in part".
+    """
+    enough = clear_above(right - 0.6)
+    informative = clear_above(right - majority)
+    verdict = VERDICTS[2] if not enough else VERDICTS[0] if informative else VERDICTS[1]
+    because = f"under a shared W_V the threshold rule predicts {100 * right.mean().item():.0f} % of signs, "
+    because += f"the commoner sign {100 * majority.mean().item():.0f} %"
+    return Verdict("C3", verdict, because)

@@ -65,3 +65,10 @@ def test_c12():
     assert claims.c12(two, two, 0.0).verdict == "does not hold here"
     assert claims.c12(two - 0.2, one, 0.0).verdict == "does not hold here"
     assert claims.c12(two, one, 1e-9).verdict == "does not hold here"
+
+
+def test_c3():
+    half = 0.5 + NOISE / 100
+    assert claims.c3(half + 0.3, half).verdict == "holds"
+    assert claims.c3(half + 0.2, half + 0.2).verdict == "holds in part"
+    assert claims.c3(half + 0.05, half).verdict == "does not hold here"

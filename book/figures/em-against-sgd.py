@@ -241,3 +241,110 @@ def fig_distance_to_exact(numbers: dict) -> Figure:
         color="0.3",
     )
     return figure
+
+
+def fig_controls(numbers: dict) -> Figure:
+    """Every arm of the fair comparison on the authors' and on fresh seeds.
+
+    arms: names; for each group authors, fresh: steps_GROUP (arms, seeds): first step below SGD's final training loss
+    on the same seed; divergence_GROUP (arms, seeds): KL(exact || model) on a fresh sequence after all steps, nats;
+    linear: the KL of the linear baseline, mean over the authors' seeds, nats.
+    """
+    figure, axes = figures.canvas(1, 2, height=4.3, sharey=True)
+    names = numbers["arms"]
+    places = np.arange(len(names))[::-1]
+    for axis, part in zip(axes[0], ("steps", "divergence"), strict=True):
+        for group, marker, shift, color in (
+            ("authors", "o", 0.16, 0),
+            ("fresh", "D", -0.16, 3),
+        ):
+            values = numbers[f"{part}_{group}"]
+            paint = figures.COLORS[color]
+            axis.plot(
+                values,
+                (places + shift)[:, None] + np.zeros_like(values),
+                marker,
+                color=paint,
+                alpha=0.45,
+                ms=3.5,
+            )
+            face = paint if group == "authors" else "white"
+            style = {
+                "marker": marker,
+                "s": 48,
+                "color": face,
+                "edgecolor": "0.1",
+                "zorder": 4,
+                "label": f"{group} seeds",
+            }
+            axis.scatter(values.mean(1), places + shift, **style)
+        axis.grid(axis="both", color="0.92")
+        for k, name in enumerate(names):
+            if name in ("sgd", "em"):
+                axis.axhspan(
+                    places[k] - 0.45, places[k] + 0.45, color="0.95", zorder=0
+                )
+    steps, divergence = axes[0]
+    steps.set(
+        yticks=places,
+        yticklabels=names,
+        xscale="log",
+        xlabel="steps to SGD's final loss (log)",
+    )
+    divergence.axvline(numbers["linear"], color="0.35", linestyle="--", linewidth=1)
+    divergence.text(
+        numbers["linear"],
+        places[0] + 0.62,
+        "linear, no attention",
+        fontsize=8,
+        ha="center",
+        color="0.3",
+    )
+    divergence.set(xlabel="KL(exact ‖ model) after 1000 steps, nats", xscale="log")
+    steps.legend(loc="lower left", fontsize=8)
+    return figure
+
+
+def fig_training_against_truth(numbers: dict) -> Figure:
+    """Training loss against distance to the exact answer, along training.
+
+    arms: names; loss (arms, seeds, n): training loss, nats; divergence (arms, seeds, n): KL(exact || model) on a fresh
+    sequence at the same steps, nats; floor: training loss of the exact answer, mean over seeds, nats.
+    """
+    figure, axes = figures.canvas(height=3.2)
+    axis = axes[0, 0]
+    markers = "os^vDP"
+    for k, arm in enumerate(numbers["arms"]):
+        loss, divergence = numbers["loss"][k], numbers["divergence"][k]
+        color = figures.COLORS[k]
+        axis.plot(loss.T, divergence.T, color=color, linewidth=0.6, alpha=0.5)
+        style = {
+            "color": color,
+            "linestyle": figures.LINES[k % 4],
+            "marker": markers[k],
+            "markevery": 4,
+        }
+        axis.plot(
+            loss.mean(0),
+            divergence.mean(0),
+            linewidth=2,
+            markersize=5,
+            label=arm,
+            **style,
+        )
+    axis.axvline(numbers["floor"], color="0.4", linestyle=":")
+    axis.text(
+        numbers["floor"],
+        axis.get_ylim()[1],
+        " exact answer's loss",
+        fontsize=8,
+        va="top",
+        color="0.3",
+    )
+    axis.set(
+        xlabel="training loss, nats (training runs to the left)",
+        ylabel="KL(exact ‖ model), nats",
+    )
+    axis.invert_xaxis()
+    axis.legend(fontsize=8)
+    return figure
