@@ -14,6 +14,7 @@ OUTPUT_TIMEOUT = 60  # seconds; nbval's own 5 are too few on a busy machine
 
 def pytest_configure(config):
     os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, threads that spin slow everything down
     os.environ.setdefault("BAYESATTN_DEVICE", "cpu")
     os.environ.setdefault("BAYESATTN_PROFILE", "quick")
     out = tempfile.mkdtemp(prefix="bayesattn-")  # never the committed places: a chapter compares with them

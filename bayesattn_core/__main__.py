@@ -43,7 +43,10 @@ def run_gradcheck(options) -> int:
 def run_sticky(options) -> int:
     arm = checks.choice("--arm", options.arm, experiments.ARMS)
     threshold = None if options.threshold is None else checks.number("--threshold", options.threshold)
-    seed, steps = checks.integer("--seed", options.seed), checks.integer("--steps", options.steps)
+    seed, steps = (
+        checks.integer("--seed", options.seed),
+        checks.integer("--steps", options.steps, most=training.MOST_STEPS),
+    )
     run = experiments.descend_authors([seed], [arm], steps, checks.device(options.device), label=f"{arm} {seed}")
     loss = run.loss[:, 0, 0]
     result = {"arm": arm, "seed": seed, "steps": steps} | {

@@ -119,6 +119,10 @@ def check(X: Tensor, weights: dict[str, Tensor], targets: Tensor, position_weigh
     checks.tensor("W_K", weights["W_K"], last=(d_x, weights["W_Q"].shape[-1]))
     checks.tensor("W_V", weights["W_V"], last=(d_x, None))
     checks.tensor("W_O", weights["W_O"], last=(weights["W_V"].shape[-1], None))
+    named = weights | {"targets": targets, "position_weights": position_weights}
+    for name, value in named.items():
+        if isinstance(value, Tensor) and value.device != X.device:
+            raise ValueError(f"{name} must be on X's device {X.device}, got {value.device}")
     C = weights["W_O"].shape[-1]
     if isinstance(targets, Tensor) and targets.is_floating_point():
         checks.tensor("targets", targets, last=(T, C))
@@ -144,8 +148,6 @@ def check(X: Tensor, weights: dict[str, Tensor], targets: Tensor, position_weigh
         raise ValueError(f"position_weights must not be negative, got {position_weights.min().item():g}")
     named = {**weights, "targets": targets, "position_weights": position_weights}
     for name, value in named.items():
-        if value.device != X.device:
-            raise ValueError(f"{name} must be on X's device {X.device}, got {value.device}")
         if value.is_floating_point() and value.dtype != X.dtype:
             raise TypeError(f"{name} must have X's dtype {X.dtype}, got {value.dtype}")
     batch += [X.shape[:-2], position_weights.shape[:-1], *(w.shape[:-2] for w in weights.values())]
@@ -247,7 +249,9 @@ def blockwise(
     Inputs are not checked (training checks them once); position_weights are required.
     """
     W_Q, W_K, W_V, W_O = (weights[name] for name in WEIGHTS)
-    batch = torch.broadcast_shapes(X.shape[:-2], *(w.shape[:-2] for w in weights.values()))
+    hard = not targets.is_floating_point()
+    shapes = [X.shape[:-2], targets.shape[: -1 if hard else -2], position_weights.shape[:-1]]
+    batch = torch.broadcast_shapes(*shapes, *(w.shape[:-2] for w in weights.values()))
     T, C, d_k, d_v = X.shape[-2], W_O.shape[-1], W_Q.shape[-1], W_V.shape[-1]
     scale = 1 / math.sqrt(d_k)
 

@@ -78,7 +78,8 @@ def device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, index = str(name).partition(":")
-    if kind not in ("cpu", "cuda") or (index and (kind == "cpu" or not index.isdigit())):
+    numbered = index.isascii() and index.isdecimal() and len(index) < 4
+    if kind not in ("cpu", "cuda") or (":" in str(name) and (kind == "cpu" or not numbered)):
         raise ValueError(f"device must be cpu, cuda, cuda:N or auto, got {name!r}")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ValueError(

@@ -43,6 +43,8 @@ MATCHES = ("sum", "total")
 def stack_rates(arms: Iterable[str]) -> dict[str, Tensor]:
     """The learning rates of several arms side by side: {weight: (number of arms,)}. ValueError for an unknown arm."""
     arms = [checks.choice("arm", arm, ARMS) for arm in arms]
+    if not arms:
+        raise ValueError("arms must not be empty, got none")
     return {name: torch.tensor([ARMS[arm][name] for arm in arms], dtype=torch.float64) for name in head.WEIGHTS}
 
 
@@ -51,6 +53,9 @@ def setting(
 ) -> tuple[tasks.Chain, dict[str, Tensor]]:
     """Sticky-chain draws (tasks.author_draws or tasks.fresh_draws) of several seeds, stacked on `device`:
     inputs (seeds, T, d_x), weights (seeds, rows, columns)."""
+    seeds = list(seeds)
+    if not seeds:
+        raise ValueError("seeds must not be empty, got none")
     chains, weights = zip(*(draws(seed) for seed in seeds), strict=True)
     stacked = {
         field: torch.stack([getattr(chain, field) for chain in chains]).to(device)

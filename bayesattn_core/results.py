@@ -13,10 +13,12 @@ array, within the committed tolerances: this is how the tests see that the book 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import matplotlib
@@ -59,6 +61,13 @@ def agree(given, expected, tolerance: float) -> bool:
     return abs(given - expected) <= tolerance
 
 
+def digest(chapter: str, figure_ids: Iterable[str], root: Path = records.BOOK) -> str:
+    """SHA-256 of a chapter's results and figures' numbers as they lie under `root`: printed by `save` into the notebook,
+    so that a committed file cannot change without its notebook, not even within a tolerance."""
+    paths = [root / "results" / f"{chapter}.json", *(root / "figures" / f"{name}.json" for name in sorted(figure_ids))]
+    return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in paths)).hexdigest()
+
+
 class Chapter:
     """One run of a chapter; `name` is the notebook's file name without its ending.
 
@@ -76,6 +85,7 @@ class Chapter:
                 f"BAYESATTN_OUT must name another folder unless a chapter runs in profile quick on cpu, got {self.profile} on {self.device}"
             )
         self.compared = not self.in_place and self.profile == "quick"
+        self.committed = records.BOOK
         self.started = time.perf_counter()
         self.results: dict[str, dict] = {}
         self.figures: dict[str, bytes] = {}
@@ -122,12 +132,16 @@ class Chapter:
         }
         self.figures[figure_id] = figures.encode(self.name, figure_id, tolerances, numbers)
         if self.compared:
-            self.compare_figure(figure_id, numbers)
+            self.compare_figure(figure_id, numbers, tolerances)
         return Image(figures.render(self.name, figure_id, numbers, "png", **figures.EMBEDDED))
 
-    def compare_figure(self, figure_id: str, numbers: dict, root: Path = figures.ROOT) -> None:
-        """Raise Mismatch if `numbers` are not the committed ones of this figure, within the committed tolerances."""
-        committed = figures.read(figure_id, root)
+    def compare_figure(self, figure_id: str, numbers: dict, tolerances: dict[str, float]) -> None:
+        """Raise Mismatch if `numbers` are not the committed ones of this figure, within tolerances that must be the same."""
+        committed = figures.read(figure_id, self.committed / "figures")
+        about = figures.drawing(self.name, figure_id).__doc__
+        for key, given in {"chapter": self.name, "tolerance": tolerances, "about": about}.items():
+            if given != committed[key]:
+                raise Mismatch(f"{self.name}, {figure_id}: {key} is {given!r}, committed {committed[key]!r}")
         if set(numbers) != set(committed["numbers"]):
             raise Mismatch(
                 f"{self.name}, {figure_id}: the arrays are {sorted(numbers)}, committed are {sorted(committed['numbers'])}"
@@ -148,9 +162,9 @@ class Chapter:
                 values = f"computed {given[index]}, committed {expected[index]}, tolerance {allowed:.1e}"
                 raise Mismatch(f"{where}{list(index)}: {values}")
 
-    def compare_results(self, root: Path = records.BOOK) -> None:
+    def compare_results(self) -> None:
         """Raise Mismatch if the results are not the committed ones, within the committed tolerances."""
-        committed = read(self.name, root)
+        committed = read(self.name, self.committed)
         if set(self.results) != set(committed):
             raise Mismatch(
                 f"{self.name}: results {sorted(set(self.results) ^ set(committed))} are only computed or only committed"
@@ -174,10 +188,10 @@ class Chapter:
         for figure_id, content in self.figures.items():
             checks.write_whole(self.out / "figures" / f"{figure_id}.json", content)
         body = {"chapter": self.name, "profile": self.profile, "results": self.results}
-        checks.write_whole(
-            self.out / "results" / f"{self.name}.json", (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
-        )
-        return f"{len(self.results)} results and {len(self.figures)} figures recorded"
+        content = (json.dumps(body, indent=1, ensure_ascii=False) + "\n").encode()
+        checks.write_whole(self.out / "results" / f"{self.name}.json", content)
+        seal = digest(self.name, self.figures, self.out)
+        return f"{len(self.results)} results and {len(self.figures)} figures recorded: {seal}"
 
 
 def mean_and_spread(values: torch.Tensor) -> tuple[float, float]:

@@ -152,8 +152,19 @@ def fresh_draws(seed: int) -> tuple[Chain, dict[str, Tensor]]:
     return chain._replace(transition=chain.transition.to(means.dtype)), initial_weights(generator)
 
 
+def check_chain(chain: Chain) -> Chain:
+    """Return `chain` if its inputs, means and transition fit together; ValueError or TypeError that names what does not."""
+    C = check_transition(chain.transition).shape[0]
+    d_x = checks.tensor("means", chain.means, last=(C, None)).shape[-1]
+    checks.tensor("inputs", chain.inputs, last=(None, d_x))
+    if chain.inputs.dtype != chain.means.dtype:
+        raise TypeError(f"means must have the inputs' dtype {chain.inputs.dtype}, got {chain.means.dtype}")
+    return chain
+
+
 def log_likelihoods(chain: Chain, noise: float = 1.0) -> Tensor:
-    """log N(x_t; means[c], noise² I) up to a constant, (..., T, C), in nats."""
+    """log N(x_t; means[c], noise² I) up to a constant, (..., T, C), in nats. Raises what `check_chain` raises."""
+    check_chain(chain)
     checks.number("noise", noise, above=0)
     x, m = chain.inputs, chain.means
     return (x @ m.mT - 0.5 * (m**2).sum(-1)[..., None, :]) / noise**2
@@ -187,7 +198,11 @@ def fit_linear(inputs: Tensor, targets: Tensor, C: int, *, steps: int = 200) -> 
     batch entry at once, to a largest gradient entry of 1e-7 or less in float64. Raises ValueError if it does not get there.
     """
     checks.integer("C", C, least=2)
-    checks.tensor("inputs", inputs, dims=2)
+    T = checks.tensor("inputs", inputs, dims=2).shape[-2]
+    checks.tensor("targets", targets, last=(T,), floating=False)
+    if targets.dtype != torch.int64 or targets.min() < 0 or targets.max() >= C:
+        given = f"{targets.dtype} from {targets.min().item()} to {targets.max().item()}"
+        raise ValueError(f"targets must be class indices (int64) from 0 to {C - 1}, got {given}")
     w = head.uniform_weights(inputs)
     W = torch.zeros(
         *inputs.shape[:-2], inputs.shape[-1], C, dtype=inputs.dtype, device=inputs.device, requires_grad=True

@@ -20,6 +20,7 @@ from . import checks, em
 
 SNAPSHOTS = ("weights", "attention", "values")
 VALUE_STEPS = ("gradient", "majorised")
+MOST_STEPS = 10_000_000
 CHECK_EVERY = 50  # steps between looks for NaN: each look waits for the device
 
 
@@ -57,8 +58,11 @@ def step_rates(rates: dict[str, float | Tensor], like: Tensor) -> dict[str, Tens
         )
     shaped = {}
     for name, rate in rates.items():
-        rate = torch.as_tensor(rate, dtype=like.dtype, device=like.device)
-        if not bool(torch.isfinite(rate).all()) or rate.min() < 0:
+        try:
+            rate = torch.as_tensor(rate, dtype=like.dtype, device=like.device)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"rates[{name!r}] must be a number or a tensor of numbers, got {rate!r}") from None
+        if rate.numel() == 0 or not bool(torch.isfinite(rate).all()) or rate.min() < 0:
             raise ValueError(f"rates[{name!r}] must be finite and not negative, got {rate.tolist()}")
         shaped[name] = rate[..., None, None]
     return shaped
@@ -77,17 +81,26 @@ def descend(
     steps or rates, and Diverged, which names the step, if a loss is not finite.
     """
     position_weights = head.check(X, weights, targets, position_weights)
-    checks.integer("steps", steps)
+    checks.integer("steps", steps, most=MOST_STEPS)
     keep = [checks.choice("keep", kind, SNAPSHOTS) for kind in keep]
     checks.choice("value_step", value_step, VALUE_STEPS)
     wanted = {checks.integer("snapshots", step) for step in snapshots}
     if wanted and max(wanted) > steps:
         raise ValueError(f"snapshots must be steps from 0 to {steps}, got {max(wanted)}")
     rates = step_rates(rates, X)
-    batch = torch.broadcast_shapes(
-        X.shape[:-2], *(w.shape[:-2] for w in weights.values()), *(r.shape[:-2] for r in rates.values())
-    )
-    weights = {name: w.expand(*batch, *w.shape[-2:]).clone() for name, w in weights.items()}
+    if bool((position_weights.sum(-1) == 0).any()):
+        raise ValueError("position_weights must supervise at least one position of every run, got only zeros")
+    hard = not targets.is_floating_point()
+    shapes = [X.shape[:-2], targets.shape[: -1 if hard else -2], position_weights.shape[:-1]]
+    shapes += [w.shape[:-2] for w in weights.values()]
+    try:
+        batch = torch.broadcast_shapes(*shapes, *(r.shape[:-2] for r in rates.values()))
+    except RuntimeError:
+        given = {name: tuple(r.shape[:-2]) for name, r in rates.items()}
+        raise ValueError(
+            f"rates must broadcast with the batch {tuple(torch.broadcast_shapes(*shapes))}, got shapes {given}"
+        ) from None
+    weights = {name: w.detach().expand(*batch, *w.shape[-2:]).clone() for name, w in weights.items()}
     shares = position_weights / position_weights.sum(-1, keepdim=True)  # of the mean over supervised positions
     best = head.one_hot(targets, weights["W_O"].shape[-1], X.dtype).argmax(-1)
     curves = torch.empty(3, steps + 1, *batch, dtype=X.dtype, device=X.device)

@@ -7,6 +7,7 @@ Times are CPU seconds per step of one run, the smallest of several rounds.
 
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import torch
 
 from bayesattn_core import experiments, tasks, training
 
-ROUNDS, STEPS = 3, 20
+ROUNDS = 3
+STEPS = int(os.environ.get("BENCH_STEPS", "20"))  # 1000 is the whole experiment, a quarter of an hour
 
 
 def plain_loop(chain: tasks.Chain, weights: dict, arm: str, steps: int) -> list[float]:
@@ -40,21 +42,20 @@ def plain_loop(chain: tasks.Chain, weights: dict, arm: str, steps: int) -> list[
 def measure(part: str) -> dict:
     """Losses, CPU seconds per step of one run, and peak memory, of one part."""
     torch.set_num_threads(1)
-    seeds, arms, best = list(tasks.AUTHOR_SEEDS), ["sgd", "em"], math.inf
-    one, (many, initial) = tasks.author_draws(seeds[0]), experiments.setting(tasks.author_draws, seeds)
+    seeds, arms = list(tasks.AUTHOR_SEEDS), ["sgd", "em"]
+    draws = [tasks.author_draws(seed) for seed in seeds]
+    many, initial = experiments.setting(tasks.author_draws, seeds)
     initial = {name: W[:, None] for name, W in initial.items()}
-    for _ in range(2):
-        start = time.process_time()
-        if part == "plain":
-            losses = [[plain_loop(*one, arm, STEPS)] for arm in arms]
-            runs = len(arms)
-        else:
-            rates = experiments.stack_rates(arms)
-            run = training.descend(many.inputs[:, None], initial, many.targets[:, None], rates, STEPS)
-            losses, runs = run.loss.permute(2, 1, 0).tolist(), len(seeds) * len(arms)
-        best = min(best, (time.process_time() - start) / (runs * (STEPS + 1)))
+    start = time.process_time()
+    if part == "plain":
+        losses = [[plain_loop(*draw, arm, STEPS) for draw in draws] for arm in arms]
+    else:
+        rates = experiments.stack_rates(arms)
+        run = training.descend(many.inputs[:, None], initial, many.targets[:, None], rates, STEPS)
+        losses = run.loss.permute(2, 1, 0).tolist()
+    seconds = (time.process_time() - start) / (len(seeds) * len(arms) * (STEPS + 1))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"losses": [by_seed[0] for by_seed in losses], "seconds": best, "megabytes": peak}
+    return {"losses": losses, "seconds": seconds, "megabytes": peak}
 
 
 def in_own_process(part: str) -> dict:

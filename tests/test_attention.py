@@ -121,6 +121,17 @@ BAD = {
     "soft targets off": ({"targets": soft * 1.01}, ValueError, "sum to 1 in each row"),
     "soft targets negative": ({"targets": soft - torch.eye(6, 5) + torch.eye(6, 5).roll(1, 1)}, ValueError, "sum to 1"),
     "weights negative": ({"position_weights": -torch.ones(6).double()}, ValueError, "position_weights must not be neg"),
+    "weights of wrong length": ({"position_weights": torch.ones(5).double()}, ValueError, "position_weights must have"),
+    "weights not finite": (
+        {"position_weights": nan_at(torch.ones(6).double())},
+        ValueError,
+        "position_weights must be",
+    ),
+    "another device": (
+        {"targets": good["targets"].to("meta")},
+        ValueError,
+        "targets must be on X's device cpu, got meta",
+    ),
     "batches that clash": (
         {"X": torch.ones(2, 6, 4).double(), "weights": W | {"W_Q": torch.ones(3, 4, 3).double()}},
         ValueError,

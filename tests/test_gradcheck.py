@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from bayesattn_core import attention as head
 from bayesattn_core import gradcheck
 
 
@@ -61,6 +62,35 @@ def test_the_error_is_the_one_the_book_defines():
     tiny = torch.tensor([1e-9, 0.0]).double()
     assert gradcheck.compare("x", tiny, 0 * tiny, 0.0, "", 0).error == pytest.approx(1e-9 / 0.01)
     assert gradcheck.compare("x", tiny, 0 * tiny, -50.0, "", 0).error == pytest.approx(1e-9 / 0.5)
+
+
+def test_differences_divide_by_the_step_that_was_made():
+    """At x = 1000 in float32 a step of 1e-4 is really 1.2e-4: dividing by the nominal one would be off by a fifth."""
+    tensors = {"x": torch.tensor([1000.0])}
+    given = gradcheck.finite_difference(lambda t: t["x"].sum(), tensors, "x", step=1e-4)
+    assert given.item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_the_random_heads_are_as_varied_as_promised():
+    cases = list(gradcheck.random_cases())
+    assert {case.causal for case in cases} == {True, False}
+    assert {case.targets.is_floating_point() for case in cases} == {True, False}
+    assert any(case.X.shape[-2] == 1 for case in cases)
+    assert any((case.position_weights == 0).any() for case in cases)
+    assert any(case.X.dim() > 3 for case in cases)
+
+
+def test_exact_zeros_are_seen_to_be_missing():
+    case = next(c for c in gradcheck.random_cases() if c.causal and c.X.shape[-2] > 2)
+
+    def leaky(*case):
+        given = head.gradients(*case)
+        scores = given[1].scores.clone()
+        scores[..., 0, -1] += 1e-30
+        return given[0], given[1]._replace(scores=scores)
+
+    failed = [row for row in gradcheck.check_head(case, leaky, differences=False).rows if not row.passed]
+    assert [(row.name, row.judge) for row in failed] == [("scores", "exact zeros")]
 
 
 def test_the_sweep_is_a_v(tensors):

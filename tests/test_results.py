@@ -59,7 +59,7 @@ def test_records_of_a_chapter(chapter, tmp_path, monkeypatch):
             chapter.record(**({"unit": "1", "tolerance": 0} | arguments))
     monkeypatch.setattr(chapter, "compared", False)
     monkeypatch.setattr(chapter, "out", tmp_path)
-    assert chapter.save() == "4 results and 0 figures recorded"
+    assert chapter.save().startswith("4 results and 0 figures recorded: ")
     written = results.read("gradients", tmp_path)
     assert written["b"] == {
         "value": 2.0, "spread": 1.0, "unit": "nats", "seeds": [1, 2], "tolerance": 1e-3, "format": ".1f",
@@ -89,16 +89,33 @@ def test_every_changed_result_is_named(name, tmp_path):
         tampered = tmp_path / str(k)
         tampered.mkdir()
         value = result["value"]
-        committed_copy(
-            tampered, name, key, value=value + 2 * result["tolerance"] + 1e-6 if not isinstance(value, str) else "x"
-        )
+        changed = "x" if isinstance(value, str) else value + 2 * result["tolerance"] + 1e-6
+        committed_copy(tampered, name, key, value=changed)
+        chapter.committed = tampered
         with pytest.raises(results.Mismatch, match=f"{name}, {key}: computed value"):
-            chapter.compare_results(tampered)
-    removed = dict(chapter.results)
-    removed.pop("seconds")
-    chapter.results = removed
+            chapter.compare_results()
+    chapter.committed = records.BOOK
+    chapter.results = {key: result for key, result in chapter.results.items() if key != "seconds"}
     with pytest.raises(results.Mismatch, match="only computed or only committed"):
         chapter.compare_results()
+
+
+def test_showing_and_saving_compare(chapter, tmp_path):
+    """The two calls that a chapter makes see a change in what is committed."""
+    content = figures.read("fig-compass")
+    numbers, tolerance = content["numbers"], content["tolerance"]
+    chapter.figure("fig-compass", tolerance=tolerance, **numbers)
+    with pytest.raises(results.Mismatch, match="fig-compass, context"):
+        chapter.figure("fig-compass", tolerance=tolerance, **numbers | {"context": [1.0, 2.0]})
+    with pytest.raises(results.Mismatch, match="tolerance is"):
+        chapter.figure("fig-compass", tolerance=0.5, **numbers)
+    chapter.results = {key: result for key, result in results.read("gradients").items() if key != "seconds"}
+    chapter.out = tmp_path
+    assert "recorded: " in chapter.save()
+    chapter.results["heads"]["value"] += 1
+    chapter.results.pop("seconds")
+    with pytest.raises(results.Mismatch, match="gradients, heads"):
+        chapter.save()
 
 
 def first_number(nested, path=()):
@@ -113,7 +130,9 @@ def first_number(nested, path=()):
 def test_every_changed_number_behind_a_figure_is_named(figure_id, tmp_path):
     content = figures.read(figure_id)
     chapter = results.Chapter(content["chapter"])
-    chapter.compare_figure(figure_id, content["numbers"])
+    chapter.compare_figure(figure_id, content["numbers"], content["tolerance"])
+    chapter.committed = tmp_path
+    (tmp_path / "figures").mkdir()
     for array, numbers in content["numbers"].items():
         changed = json.loads(json.dumps(content))
         found = first_number(numbers) if isinstance(numbers, list) else None
@@ -128,12 +147,13 @@ def test_every_changed_number_behind_a_figure_is_named(figure_id, tmp_path):
             inner[found[1][-1]] += 3 * content["tolerance"][array] * found[0] + 1e-6
         else:
             changed["numbers"][array][0] = "x"
-        (tmp_path / f"{figure_id}.json").write_text(json.dumps(changed))
+        (tmp_path / "figures" / f"{figure_id}.json").write_text(json.dumps(changed))
         with pytest.raises(results.Mismatch, match=figure_id):
-            chapter.compare_figure(figure_id, content["numbers"], tmp_path)
+            chapter.compare_figure(figure_id, content["numbers"], content["tolerance"])
+    chapter.committed = records.BOOK
     fewer = dict(list(content["numbers"].items())[1:])
     with pytest.raises(results.Mismatch, match="the arrays are"):
-        chapter.compare_figure(figure_id, fewer)
+        chapter.compare_figure(figure_id, fewer, content["tolerance"])
 
 
 def test_mean_and_spread_are_the_papers():

@@ -75,6 +75,11 @@ def test_draws_follow_the_chain():
     assert abs(chain.inputs.std().item() - 1) < 0.01
     again = tasks.sticky_chain(torch.Generator().manual_seed(0), transition, means, T=4000)
     assert torch.equal(chain.inputs, again.inputs)
+    louder = tasks.sticky_chain(torch.Generator().manual_seed(0), transition, means, T=4000, noise=3.0)
+    assert torch.allclose(louder.inputs, 3 * chain.inputs)
+    one_way = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])  # rows are where from
+    cycle = tasks.sticky_chain(torch.Generator().manual_seed(2), one_way, torch.zeros(3, 1), T=6)
+    assert ((cycle.symbols[1:] - cycle.symbols[:-1]) % 3 == 1).all()
     noiseless = tasks.sticky_chain(torch.Generator().manual_seed(1), transition, torch.randn(8, 2), T=9, noise=0.0)
     assert torch.equal(noiseless.inputs, noiseless.means[noiseless.symbols[:-1]])
 
@@ -114,6 +119,26 @@ def test_the_linear_baseline_is_the_optimum():
         (lambda: tasks.author_draws(-1), "seed must be at least 0, got -1"),
         (lambda: tasks.sticky_chain(torch.Generator(), tasks.ring_transition(), torch.zeros(8, 2), 0), "T must be at"),
         (lambda: tasks.sticky_chain(torch.Generator(), tasks.ring_transition(), torch.zeros(7, 2)), "means must have"),
+        (
+            lambda: tasks.filter_predictive(small_chain()._replace(transition=2 * torch.eye(3))),
+            "transition must be (C, C)",
+        ),
+        (
+            lambda: tasks.filter_predictive(small_chain()._replace(inputs=torch.zeros(2, 5, 3))),
+            "inputs must have size 2",
+        ),
+        (
+            lambda: tasks.filter_predictive(small_chain()._replace(inputs=torch.zeros(2, 0, 2))),
+            "inputs must not be empty",
+        ),
+        (
+            lambda: tasks.positionwise_predictive(
+                small_chain()._replace(inputs=torch.full((2, 5, 2), math.nan).double())
+            ),
+            "inputs must be finite",
+        ),
+        (lambda: tasks.fit_linear(torch.ones(4, 2), torch.full((4,), 3), 3), "targets must be class indices (int64)"),
+        (lambda: tasks.fit_linear(torch.ones(4, 2), torch.zeros(3, dtype=torch.int64), 3), "targets must have size 4"),
         (lambda: tasks.filter_predictive(small_chain(), noise=0), "noise must be finite and above 0, got 0"),
     ],
 )

@@ -128,6 +128,47 @@ def test_metrics_count_supervised_positions_only():
     f = attention.forward(X, weights, targets)
     right = (f.logits.argmax(-1) == targets)[[2, 5]].double().mean().item()
     assert run.accuracy[0].item() == pytest.approx(right)
+    entropies = torch.distributions.Categorical(f.probabilities).entropy()[[2, 5]]
+    assert run.entropy[0].item() == pytest.approx(entropies.mean().item())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_masks_reach_descent_and_snapshots(causal):
+    X, weights, targets = toy()
+    run = training.descend(X, weights, targets, training_rates(), 1, causal=causal, snapshots=[0], keep=["attention"])
+    head = attention.forward(X, weights, targets, causal=causal)
+    assert run.loss[0].item() == pytest.approx(head.loss.item(), abs=1e-14)
+    assert torch.allclose(run.snapshots[0]["attention"], head.attention, rtol=0, atol=1e-15)
+
+
+def training_rates():
+    return experiments.ARMS["sgd"]
+
+
+def test_any_batch_dimension_may_come_from_any_argument():
+    X, weights, targets = toy()
+    many = torch.stack([targets, targets.roll(1)])
+    run = training.descend(X, weights, many, training_rates(), 2)
+    for k in range(2):
+        alone = training.descend(X, weights, many[k], training_rates(), 2)
+        assert torch.allclose(run.loss[:, k], alone.loss, rtol=1e-14)
+    w = torch.rand(3, 7, dtype=torch.float64)
+    assert training.descend(X, weights, targets, training_rates(), 1, position_weights=w).loss.shape == (2, 3)
+
+
+def test_weights_that_require_grad_are_left_alone():
+    X, weights, targets = toy()
+    leaves = {n: W.clone().requires_grad_() for n, W in weights.items()}
+    run = training.descend(X, leaves, targets, training_rates(), 2)
+    assert not run.weights["W_V"].requires_grad
+    assert torch.equal(leaves["W_V"].detach(), weights["W_V"])
+
+
+def test_a_person_who_is_watching_sees_progress(monkeypatch, capfd):
+    monkeypatch.setattr(training, "watched", lambda: True)
+    X, weights, targets = toy()
+    training.descend(X, weights, targets, training_rates(), 3, label="watch me")
+    assert "watch me" in capfd.readouterr().err
 
 
 def test_divergence_is_refused_and_says_when():
@@ -164,6 +205,17 @@ def test_nobody_is_watching_the_tests(capfd):
         ({"rates": {"W_Q": 0.1}}, "rates must be a dict with the keys W_Q, W_K, W_V, W_O, got ['W_Q']"),
         ({"rates": experiments.ARMS["sgd"] | {"W_V": -0.1}}, "rates['W_V'] must be finite and not negative, got -0.1"),
         ({"rates": experiments.ARMS["sgd"] | {"W_V": math.nan}}, "rates['W_V'] must be finite"),
+        ({"steps": 10**8}, "steps must be at most 10000000, got 100000000"),
+        (
+            {"rates": experiments.ARMS["sgd"] | {"W_V": "a"}},
+            "rates['W_V'] must be a number or a tensor of numbers, got 'a'",
+        ),
+        ({"rates": experiments.ARMS["sgd"] | {"W_V": None}}, "rates['W_V'] must be a number or a tensor of numbers"),
+        (
+            {"rates": experiments.ARMS["sgd"] | {"W_V": torch.ones(2), "W_O": torch.ones(3)}},
+            "rates must broadcast with the batch (), got shapes",
+        ),
+        ({"position_weights": torch.zeros(7).double()}, "position_weights must supervise at least one position"),
         ({"snapshots": [9]}, "snapshots must be steps from 0 to 3, got 9"),
         ({"keep": ["everything"]}, "keep must be one of weights, attention, values, got 'everything'"),
         ({"X": torch.full((7, 4), math.nan).double()}, "X must be finite"),

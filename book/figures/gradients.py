@@ -69,7 +69,7 @@ def fig_compass(numbers: dict) -> Figure:
     """The compass of advantage for one row i of a head with d_v = 2.
 
     values (T, 2): v_j; context (2,): g_i; upstream (2,): u_i; attention (T,): α_ij; advantage (T,): a_ij;
-    descent (T,): -∂L/∂s_ij. All pure numbers.
+    descent (T,): -∂L/∂s_ij; the last three in nats.
     """
     figure, axes = figures.canvas(1, 2, height=3.1, width_ratios=[1.25, 1])
     axis, bars = axes[0]
@@ -170,9 +170,9 @@ def fig_advantage_law(numbers: dict) -> Figure:
     figure, axes = figures.canvas(1, 4, height=2.45, sharey=True)
     panels = [
         ("attention", "α"),
-        ("compatibility", "b"),
-        ("advantage", "advantage a"),
-        ("descent", "−∂L/∂s = α a"),
+        ("compatibility", "b, nats"),
+        ("advantage", "advantage a, nats"),
+        ("descent", "α a = −∂L/∂s, nats"),
     ]
     for axis, (name, label) in zip(axes[0], panels, strict=True):
         array = numbers[name]
@@ -188,7 +188,7 @@ def fig_advantage_law(numbers: dict) -> Figure:
             "pad": 0.02,
             "ticks": [-most, 0, most] if signed else [0, most],
         }
-        bar["format"] = "%.1g"
+        bar["format"] = "%.2g"
         seaborn.heatmap(
             array,
             ax=axis,
@@ -199,7 +199,7 @@ def fig_advantage_law(numbers: dict) -> Figure:
             cbar_kws=bar,
             **options,
         )
-        axis.collections[0].colorbar.ax.tick_params(labelsize=7)
+        axis.collections[0].colorbar.ax.tick_params(labelsize=6.5)
         if signed:  # signs in the cells, so that colour is not the only channel
             for (i, j), value in np.ndenumerate(np.nan_to_num(array)):
                 if abs(value) > 0.08 * most:
