@@ -5,6 +5,8 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PAGE := _build/html/index.html
 CHAPTERS := $(wildcard $(shell sed -n 's/^ *- file: *\(.*\)/\1.ipynb/p' _toc.yml))
+# In this order: later records need earlier ones
+RECORDS := sticky-authors sticky-tuning sticky-fair-authors sticky-fair-fresh sticky-frozen
 PAGES := $(wildcard *.md *.yml book/*.md book/*.bib book/*.ipynb book/assets/* book/figures/* book/results/* bayesattn_core/*.py)
 
 .PHONY: help book test unit chapters portability execute records bench clean
@@ -53,7 +55,7 @@ execute: $(READY) ## re-execute every chapter in place (CHAPTERS=book/one.ipynb:
 	cp _build/figures/fig-advantage-law.png book/assets/advantage-law.png
 
 records: $(READY) ## make the recorded runs that are missing
-	$(PY) -m bayesattn_core record sticky-authors
+	for name in $(RECORDS); do $(PY) -m bayesattn_core record $$name || exit 1; done
 
 bench: $(READY) ## measure speed and memory, as ratios against stated references
 	$(PY) -m tests.bench
