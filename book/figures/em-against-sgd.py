@@ -49,7 +49,7 @@ def fig_sticky_chain(numbers: dict) -> Figure:
         markersize=3.5,
     )
     right.set(
-        xlabel="position t",
+        xlabel="position, from the 101st on",
         ylabel="symbol behind x",
         yticks=range(posterior.shape[1]),
     )
@@ -301,7 +301,7 @@ def fig_controls(numbers: dict) -> Figure:
         color="0.3",
     )
     divergence.set(xlabel="KL(exact ‖ model) after 1000 steps, nats", xscale="log")
-    steps.legend(loc="lower left", fontsize=8)
+    steps.legend(loc="upper left", fontsize=8)
     return figure
 
 
@@ -342,7 +342,7 @@ def fig_training_against_truth(numbers: dict) -> Figure:
         color="0.3",
     )
     axis.set(
-        xlabel="training loss, nats (training runs to the left)",
+        xlabel="training loss, nats (training runs to the right)",
         ylabel="KL(exact ‖ model), nats",
     )
     axis.invert_xaxis()
