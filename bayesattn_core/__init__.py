@@ -12,6 +12,7 @@ Modules, each using only those before it:
     experiments the recorded experiments: settings, arms, controls
     figures     the style and the register of figures
     results     what chapters record and quote
+    claims      verdicts on the paper's claims, as code over recorded numbers
     pages       what the built pages add
     __main__    the commands
 """

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayesattn_core import attention, experiments, tasks, training
+from bayesattn_core import attention, experiments, records, tasks, training
 
 
 @pytest.fixture
@@ -78,3 +78,27 @@ def test_a_run_can_be_held_and_gone_on_with(short):
     whole = experiments.descend_arms(chain, weights, rates, 6, snapshots=[2])
     rest = training.descend(chain.inputs[:, None], whole.snapshots[2], chain.targets[:, None], rates, 4)
     assert torch.equal(rest.loss, whole.loss[2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "draws"), [("sticky-fair-authors", tasks.author_draws), ("sticky-fair-fresh", tasks.fresh_draws)]
+)
+def test_the_fair_records_replay(name, draws):
+    """First steps, and final weights against final losses, of two seeds and every arm."""
+    record = records.read(name)
+    seeds, arms = record.config["seeds"][:2], record.config["arms"]
+    chain, weights = experiments.setting(draws, seeds)
+    replay = experiments.descend_fair(chain, weights, arms, 2)
+    assert torch.allclose(replay.loss, record.metrics["loss"][:3, :2], rtol=0, atol=1e-4)
+    final = {n: record.weights[n][:2] for n in attention.WEIGHTS}
+    mean = attention.uniform_weights(chain.inputs)
+    loss, _, _ = attention.blockwise(chain.inputs[:, None], final, chain.targets[:, None], mean)
+    assert torch.allclose(loss, record.metrics["loss"][-1, :2], rtol=0, atol=1e-4)
+
+
+def test_the_tuned_rates_are_those_that_the_tuning_record_prefers():
+    record = records.read("sticky-tuning")
+    final = record.metrics["loss"][-1].mean(-1).nan_to_num(torch.inf)
+    for k, family in enumerate(experiments.FAMILIES):
+        base = record.config["bases"][int(final[k].argmin())]
+        assert experiments.tuned_rates(family) == experiments.per_weight(base, **experiments.FAMILIES[family])
