@@ -143,6 +143,12 @@ def canvas(rows: int = 1, columns: int = 1, *, height: float = 2.6, **options) -
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
+def seed_dots(axis, values: np.ndarray, places: np.ndarray) -> None:
+    """One row of dots per place from values (places, seeds): small, one per seed; large, their mean."""
+    axis.plot(values, places[:, None] + np.zeros_like(values), "o", color="0.5", markersize=4, alpha=0.7)
+    axis.scatter(values.mean(1), places, s=70, color=COLORS[0], edgecolor="0.1", zorder=4)
+
+
 def publish(folder: Path, root: Path = ROOT) -> list[Path]:
     """Draw every committed figure as SVG, PDF and 300-dpi PNG into `folder`, with its numbers beside it; the paths."""
     paths = []

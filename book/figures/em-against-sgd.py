@@ -213,22 +213,7 @@ def fig_distance_to_exact(numbers: dict) -> Figure:
         strict=True,
     ):
         values = numbers[part]
-        axis.plot(
-            values,
-            places[:, None] + np.zeros_like(values),
-            "o",
-            color="0.5",
-            markersize=4,
-            alpha=0.7,
-        )
-        axis.scatter(
-            values.mean(1),
-            places,
-            s=70,
-            color=figures.COLORS[0],
-            edgecolor="0.1",
-            zorder=4,
-        )
+        figures.seed_dots(axis, values, places)
         axis.set(xlabel=f"{label}, nats")
         axis.grid(axis="x", color="0.9")
     axes[0, 0].set(yticks=places, yticklabels=names, xlim=(0, None))

@@ -106,22 +106,7 @@ def fig_gap_to_em(numbers: dict) -> Figure:
     places = np.arange(len(numbers["states"]))[::-1]
     for axis, part in zip(axes[0], ("scores", "values"), strict=True):
         gaps = numbers[part]
-        axis.plot(
-            gaps,
-            places[:, None] + np.zeros_like(gaps),
-            "o",
-            color="0.5",
-            markersize=4,
-            alpha=0.7,
-        )
-        axis.scatter(
-            gaps.mean(1),
-            places,
-            s=70,
-            color=figures.COLORS[0],
-            edgecolor="0.1",
-            zorder=4,
-        )
+        figures.seed_dots(axis, gaps, places)
         axis.set(xlabel=f"relative distance to exact EM, {part}", xlim=(0, None))
         axis.grid(axis="x", color="0.9")
     axes[0, 0].set(yticks=places, ylim=(-0.5, len(places) - 0.5))
