@@ -9,7 +9,9 @@ Modules, each using only those before it:
     tasks       tasks with exact posteriors
     records     recorded runs
     training    gradient descent on the head
-    experiments the recorded experiments: settings, arms, controls
+    geometry    diagnostics: distances, paths, principal axes
+    experiments the experiments on the head: settings, arms, controls
+    recorded    the recorded runs, each made again by one command
     figures     the style and the register of figures
     results     what chapters record and quote
     claims      verdicts on the paper's claims, as code over recorded numbers

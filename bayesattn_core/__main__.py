@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from . import checks, experiments, figures, gradcheck, records, training
+from . import checks, experiments, figures, gradcheck, recorded, records, training
 
 
 class Parser(argparse.ArgumentParser):
@@ -71,12 +71,12 @@ def run_sticky(options) -> int:
 
 
 def run_record(options) -> int:
-    name = checks.choice("NAME", options.name, experiments.RECORDED)
+    name = checks.choice("NAME", options.name, recorded.RECORDED)
     folder, device = Path(options.out) / name, checks.device(options.device)
     if folder.exists():
         print(f"{folder} is already recorded: remove it to record again")
         return 0
-    records.write(folder, experiments.RECORDED[name](device))
+    records.write(folder, recorded.RECORDED[name](device))
     print(folder)
     return 0
 
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=run_sticky)
 
     command = commands.add_parser("record", help="make a recorded run that chapters read")
-    command.add_argument("name", metavar="NAME", help=f"one of {', '.join(experiments.RECORDED)}")
+    command.add_argument("name", metavar="NAME", help=f"one of {', '.join(recorded.RECORDED)}")
     command.add_argument(
         "--out", default=str(records.BOOK / "records"), help="folder of the records (default: the committed ones)"
     )

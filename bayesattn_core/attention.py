@@ -169,6 +169,13 @@ def forward(
     Source: book, section "The head"; paper arXiv:2512.22473.
     """
     position_weights = check(X, weights, targets, position_weights)
+    return unchecked_forward(X, weights, targets, position_weights, causal)
+
+
+def unchecked_forward(
+    X: Tensor, weights: dict[str, Tensor], targets: Tensor, position_weights: Tensor, causal: bool = True
+) -> Forward:
+    """`forward` without its checks, for training, which checks its inputs once."""
     Q, K, V = X @ weights["W_Q"], X @ weights["W_K"], X @ weights["W_V"]
     S = scores(Q, K)
     S = S.masked_fill(~visible(X.shape[-2], causal, X.device), -math.inf)  # (..., T, T)
@@ -192,8 +199,15 @@ def gradients(
     Source: book, eq-upstream to eq-weight-gradients; the routing and value laws are the paper's (arXiv:2512.22473).
     """
     position_weights = check(X, weights, targets, position_weights)
-    head = forward(X, weights, targets, position_weights, causal)
-    A, W_O = head.attention, weights["W_O"]
+    head = unchecked_forward(X, weights, targets, position_weights, causal)
+    return head, unchecked_gradients(head, X, weights["W_O"], targets, position_weights, causal)
+
+
+def unchecked_gradients(
+    head: Forward, X: Tensor, W_O: Tensor, targets: Tensor, position_weights: Tensor, causal: bool = True
+) -> Gradients:
+    """`gradients` of a forward pass, without checks."""
+    A = head.attention
     scale = 1 / math.sqrt(head.queries.shape[-1])
     residual = position_weights[..., None] * (
         head.probabilities - one_hot(targets, W_O.shape[-1], X.dtype)
@@ -207,7 +221,7 @@ def gradients(
     dQ = dS @ head.keys * scale
     dK = dS.mT @ head.queries * scale
     dV = A.mT @ U  # the value law
-    return head, Gradients(
+    return Gradients(
         scores=dS, attention=B, contexts=U, queries=dQ, keys=dK, values=dV,
         W_Q=X.mT @ dQ, W_K=X.mT @ dK, W_V=X.mT @ dV, W_O=head.contexts.mT @ residual,
     )  # fmt: skip
@@ -246,9 +260,14 @@ def blockwise(
 
     Attention is computed `block` rows at a time, for causal rows only over the columns that they may see, and never
     stored whole: memory grows with block x T, not T x T. The baseline comes as u_i . g_i, folded into one product.
+    Sequences no longer than a block go through the plain closed forms, all runs at once.
     Inputs are not checked (training checks them once); position_weights are required.
     """
     W_Q, W_K, W_V, W_O = (weights[name] for name in WEIGHTS)
+    if X.shape[-2] <= block:
+        whole = unchecked_forward(X, weights, targets, position_weights, causal)
+        found = unchecked_gradients(whole, X, W_O, targets, position_weights, causal)
+        return whole.loss, whole.logits.log_softmax(-1), {name: getattr(found, name) for name in WEIGHTS}
     hard = not targets.is_floating_point()
     shapes = [X.shape[:-2], targets.shape[: -1 if hard else -2], position_weights.shape[:-1]]
     batch = torch.broadcast_shapes(*shapes, *(w.shape[:-2] for w in weights.values()))

@@ -85,9 +85,18 @@ def c5(divergence: dict[str, Tensor], still_falling: dict[str, float], tolerance
     return Verdict("C5", verdict, because)
 
 
+def freeze_step(losses: Tensor, freeze_steps: list[int]) -> int:
+    """At which of the freeze steps C6 is judged: the first by which the mean loss (steps,) has come half of the way from
+    its start to its lowest value; the last freeze step if there is none. Losses in nats."""
+    checks.tensor("losses", losses, dims=1)
+    half = int((losses <= (losses[0] + losses.min()) / 2).nonzero()[0])
+    return next((step for step in freeze_steps if step >= half), freeze_steps[-1])
+
+
 def c6(attention_90: Tensor, values_90: Tensor, frozen_routing: Tensor, frozen_values: Tensor) -> Verdict:
     """C6, attention stabilises before values, in one arm: steps (seeds,) by which attention and values have come 90 %
-    of the way to their final state, and final losses (seeds,) in nats with routing or values frozen at the same step.
+    of the way to their final state, and final losses (seeds,) in nats with routing or values frozen at `freeze_step`.
+    Where the exact answer is known, the loss is KL(exact || model).
 
     Falsified if values reach 90 % first, or freezing values costs no more than freezing routing; one of the two alone
     leaves "holds in part".

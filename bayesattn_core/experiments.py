@@ -1,19 +1,18 @@
-"""The recorded experiments on the head: settings, arms and controls, each made again by one command.
+"""The experiments on the head: settings, arms and controls. Runs of them are recorded by recorded.py.
 
-`python -m bayesattn_core record NAME` runs one of RECORDED. Losses are in nats. Seeds: the authors' five, ten fresh
+Losses are in nats. Seeds: the authors' five, ten fresh
 ones that are reported, and three on which learning rates are tuned and nothing is reported.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
 from . import attention as head
-from . import checks, records, tasks, training
+from . import checks, geometry, records, tasks, training
 
 FRESH_SEEDS = tuple(range(100, 110))
 TUNING_SEEDS = (200, 201, 202)
@@ -66,14 +65,14 @@ def setting(
 
 
 def descend_arms(
-    chain: tasks.Chain, weights: dict[str, Tensor], rates: dict[str, Tensor], steps: int, **options
+    task: tasks.Chain | tasks.Lookup, weights: dict[str, Tensor], rates: dict[str, Tensor], steps: int, **options
 ) -> training.Descent:
     """Every arm on every seed in one batch (seeds, arms): weights (seeds, rows, columns), rates (arms,) or (seeds, arms).
 
     Options as in `training.descend`.
     """
     per_arm = {name: W[:, None] for name, W in weights.items()}
-    return training.descend(chain.inputs[:, None], per_arm, chain.targets[:, None], rates, steps, **options)
+    return training.descend(task.inputs[:, None], per_arm, task.targets[:, None], rates, steps, **options)
 
 
 def descend_authors(
@@ -83,13 +82,18 @@ def descend_authors(
     return descend_arms(*setting(tasks.author_draws, seeds, device), stack_rates(arms), steps, **options)
 
 
-def matched_rates(chain: tasks.Chain, weights: dict[str, Tensor], how: str, arm: str = "em") -> Tensor:
+def matched_rates(task: tasks.Chain | tasks.Lookup, weights: dict[str, Tensor], how: str, arm: str = "em") -> Tensor:
     """The one learning rate (seeds,) for all weights whose first step is as large as that of `arm`.
 
     how "sum": the sum over the four weights of the Frobenius norms of their steps; "total": the norm of the whole step.
     """
     checks.choice("how", how, MATCHES)
-    _, _, gradients = head.blockwise(chain.inputs, weights, chain.targets, head.uniform_weights(chain.inputs))
+    if isinstance(task, tasks.Lookup):  # sequences share a head
+        apart = {name: W[:, None] for name, W in weights.items()}
+        _, _, gradients = head.blockwise(task.inputs, apart, task.targets, task.position_weights)
+        gradients = {name: gradient.mean(1) for name, gradient in gradients.items()}
+    else:
+        _, _, gradients = head.blockwise(task.inputs, weights, task.targets, head.uniform_weights(task.inputs))
     norms = torch.stack([gradients[name].flatten(-2).norm(dim=-1) for name in head.WEIGHTS], -1)  # (seeds, 4)
     rates = torch.tensor([ARMS[arm][name] for name in head.WEIGHTS], dtype=norms.dtype, device=norms.device)
     if how == "sum":
@@ -97,50 +101,9 @@ def matched_rates(chain: tasks.Chain, weights: dict[str, Tensor], how: str, arm:
     return (rates * norms).norm(dim=-1) / norms.norm(dim=-1)
 
 
-def as_record(
-    config: dict, run: training.Descent, device: torch.device, seconds: float, every: int = 1
-) -> records.Record:
-    """A record of a descent: metrics at every `every`-th step, final weights, and snapshots of weights as W@step."""
-    metrics = {name: getattr(run, name)[::every] for name in ("loss", "accuracy", "entropy")}
-    weights = run.weights | {f"{name}@{step}": W for step, kept in run.snapshots.items() for name, W in kept.items()}
-    config = config | {"steps": len(run.loss) - 1, "every": every, "dtype": "float32"}
-    return records.Record(config, metrics, weights, records.provenance(device, seconds))
-
-
-def record_authors(device: torch.device) -> records.Record:
-    """sticky-authors: the paper's two arms on the authors' five seeds, 1000 steps."""
-    start, seeds, arms = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em"]
-    run = descend_authors(seeds, arms, 1000, device, label="sticky-authors")
-    config = {"task": "sticky chain, authors' draws", "seeds": seeds, "arms": {arm: ARMS[arm] for arm in arms}}
-    return as_record(config, run, device, time.perf_counter() - start)
-
-
-def record_tuning(device: torch.device) -> records.Record:
-    """sticky-tuning: both families at every base rate on the tuning seeds, 1000 steps; the rate with the lowest mean
-    final training loss is `config["tuned"]`. A rate at which any seed diverges has NaN for a curve and is out."""
-    start, steps = time.perf_counter(), 1000
-    chain, weights = setting(tasks.fresh_draws, TUNING_SEEDS, device)
-    loss = torch.full((steps + 1, len(FAMILIES), len(BASE_RATES), len(TUNING_SEEDS)), torch.nan)
-    for f, (family, factors) in enumerate(FAMILIES.items()):
-        for b, base in enumerate(BASE_RATES):
-            rates = {name: torch.tensor([rate]) for name, rate in per_weight(base, **factors).items()}
-            try:
-                run = descend_arms(chain, weights, rates, steps, label=f"sticky-tuning {family} {base:g}")
-            except training.Diverged:
-                continue
-            loss[:, f, b] = run.loss[:, :, 0].cpu()
-    final = loss[-1].mean(-1).nan_to_num(torch.inf)  # (families, bases)
-    tuned = {family: BASE_RATES[int(final[f].argmin())] for f, family in enumerate(FAMILIES)}
-    config = {
-        "task": "sticky chain, fresh draws", "seeds": list(TUNING_SEEDS), "families": FAMILIES, "bases": list(BASE_RATES),
-        "steps": steps, "dtype": "float32", "tuned": tuned,
-    }  # fmt: skip
-    return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
-
-
-def tuned_rates(family: str) -> dict[str, float]:
-    """The learning rates of a family at the base rate that the record sticky-tuning chose."""
-    base = records.read("sticky-tuning").config["tuned"][checks.choice("family", family, FAMILIES)]
+def tuned_rates(family: str, tuning: str = "sticky-tuning") -> dict[str, float]:
+    """The learning rates of a family at the base rate that the record `tuning` chose."""
+    base = records.read(tuning).config["tuned"][checks.choice("family", family, FAMILIES)]
     return per_weight(base, **FAMILIES[family])
 
 
@@ -148,32 +111,52 @@ FAIR_ARMS = (*ARMS, *(f"{how}-matched" for how in MATCHES), *(f"tuned-{family}" 
 SNAPSHOT_STEPS = (0, 5, 10, 20, 35, *range(50, 1001, 50))
 
 
-def fair_rates(chain: tasks.Chain, weights: dict[str, Tensor], arms: Iterable[str]) -> dict[str, Tensor]:
-    """Learning rates {weight: (seeds, arms)} of any of FAIR_ARMS; those of "m-step" are SGD's (its W_V rate is unused)."""
-    seeds, columns = chain.inputs.shape[0], []
+def fair_rates(
+    task: tasks.Chain | tasks.Lookup,
+    weights: dict[str, Tensor],
+    arms: Iterable[str],
+    scale: float = 1.0,
+    tuning: str = "sticky-tuning",
+) -> dict[str, Tensor]:
+    """Learning rates {weight: (seeds, arms)} of any of FAIR_ARMS; those of "m-step" are SGD's (its W_V rate is unused).
+
+    scale: what the rates of ARMS are multiplied by; tuning: the record that chose the tuned rates, which are not scaled.
+    """
+    seeds, columns = task.inputs.shape[0], []
     for arm in arms:
         checks.choice("arm", arm, FAIR_ARMS)
         if arm.endswith("-matched"):
-            columns.append(dict.fromkeys(head.WEIGHTS, matched_rates(chain, weights, arm.removesuffix("-matched"))))
-        else:
-            rates = tuned_rates(arm.removeprefix("tuned-")) if arm.startswith("tuned-") else ARMS.get(arm, ARMS["sgd"])
+            rate = scale * matched_rates(task, weights, arm.removesuffix("-matched"))
+            columns.append(dict.fromkeys(head.WEIGHTS, rate))
+        elif arm.startswith("tuned-"):
+            rates = tuned_rates(arm.removeprefix("tuned-"), tuning)
             columns.append({name: torch.full((seeds,), rate) for name, rate in rates.items()})
+        else:
+            rates = ARMS.get(arm, ARMS["sgd"])
+            columns.append({name: torch.full((seeds,), scale * rate) for name, rate in rates.items()})
     return {name: torch.stack([column[name].cpu().double() for column in columns], -1) for name in head.WEIGHTS}
 
 
 def descend_fair(
-    chain: tasks.Chain, weights: dict[str, Tensor], arms: Iterable[str], steps: int, **options
+    task: tasks.Chain | tasks.Lookup,
+    weights: dict[str, Tensor],
+    rates: dict[str, Tensor],
+    arms: Iterable[str],
+    steps: int,
+    **options,
 ) -> training.Descent:
-    """Any of FAIR_ARMS on every seed, in the order given, (seeds, arms); "m-step" takes the closed-form M-step on W_V."""
+    """Any of FAIR_ARMS at `rates` (as from fair_rates) on every seed, in the order given, (seeds, arms).
+
+    "m-step" takes the closed-form M-step on W_V. Options as in `training.descend`.
+    """
     arms = list(arms)
     runs = []
-    for group, value_step in (
-        ([a for a in arms if a != "m-step"], "gradient"),
-        ([a for a in arms if a == "m-step"], "majorised"),
-    ):
+    for value_step in training.VALUE_STEPS:
+        group = [k for k, arm in enumerate(arms) if (arm == "m-step") == (value_step == "majorised")]
         if group:
-            rates = fair_rates(chain, weights, group)
-            runs.append((group, descend_arms(chain, weights, rates, steps, value_step=value_step, **options)))
+            of_group = {name: rate[:, group] for name, rate in rates.items()}
+            run = descend_arms(task, weights, of_group, steps, value_step=value_step, **options)
+            runs.append(([arms[k] for k in group], run))
     order = [[a for group, _ in runs for a in group].index(arm) for arm in arms]
 
     def side_by_side(parts: list[Tensor], axis: int) -> Tensor:
@@ -188,61 +171,90 @@ def descend_fair(
     return training.Descent(*curves, final, snapshots)
 
 
-def record_fair(
-    draws: Callable, seeds: tuple[int, ...], device: torch.device, arms=FAIR_ARMS, steps=1000, every=1, snapshots=()
-) -> records.Record:
-    """Any of FAIR_ARMS on the given seeds."""
-    start = time.perf_counter()
-    chain, weights = setting(draws, seeds, device)
-    run = descend_fair(
-        chain, weights, arms, steps, snapshots=snapshots, label=f"sticky, {len(seeds)} seeds, {steps} steps"
-    )
-    rates = {name: rate.tolist() for name, rate in fair_rates(chain, weights, arms).items()}
-    task = f"sticky chain, {'authors' if draws is tasks.author_draws else 'fresh'} draws"
-    config = {"task": task, "seeds": list(seeds), "arms": list(arms), "rates": rates}
-    return as_record(config, run, device, time.perf_counter() - start, every)
+# The task that needs routing. The paper has no rates for it: SGD's is 1 here, and every other arm keeps its proportions.
+LOOKUP_SCALE = 100.0  # times ARMS
+LOOKUP_SEQUENCES = 64  # fresh ones at every step, the same for every arm
+LOOKUP_STEPS = 1500
+LOOKUP_SEEDS = tuple(range(300, 310))
+LOOKUP_TUNING_SEEDS = (400, 401, 402)
+LOOKUP_BASES = (1.0, 3.0, 10.0, 30.0)
 
 
-FREEZE_STEPS = (0, 100, 300, 600)
-FREEZES = {"routing": ("W_Q", "W_K"), "values": ("W_V",)}
+def lookup_stream(
+    seeds: Iterable[int], step: int, device: torch.device | str = "cpu", sequences: int = LOOKUP_SEQUENCES
+):
+    """The lookup sequences (seeds, sequences, T + 1, ...) that step `step` of each seed stands on; step -1: for evaluation."""
+    drawn = []
+    for seed in seeds:
+        draw = torch.Generator().manual_seed(
+            100_000 * checks.integer("seed", seed) + 50_000 + checks.integer("step", step, least=-1)
+        )
+        drawn.append(tasks.lookup(draw, sequences))
+    fields = {
+        name: torch.stack([getattr(task, name) for task in drawn]).to(device) for name in ("inputs", "targets", "seen")
+    }
+    return tasks.Lookup(**fields, position_weights=drawn[0].position_weights.to(device))
 
 
-def record_frozen(device: torch.device) -> records.Record:
-    """sticky-frozen: SGD, EM-like and tuned SGD on the authors' seeds with W_Q and W_K, or W_V, held from a step on;
-    losses (steps + 1, seeds, arms, freezes, freeze steps), 1000 steps."""
-    start, seeds, arms, steps = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em", "tuned-sgd"], 1000
-    chain, weights = setting(tasks.author_draws, seeds, device)
-    rates = fair_rates(chain, weights, arms)
-    before = descend_arms(chain, weights, rates, max(FREEZE_STEPS), snapshots=FREEZE_STEPS, label="sticky-frozen")
-    loss = torch.empty(steps + 1, len(seeds), len(arms), len(FREEZES), len(FREEZE_STEPS))
-    for f, (what, names) in enumerate(FREEZES.items()):
-        held = {name: rate * (name not in names) for name, rate in rates.items()}
-        for s, step in enumerate(FREEZE_STEPS):
-            from_there = before.snapshots[step]
-            X, targets = chain.inputs[:, None], chain.targets[:, None]
-            rest = training.descend(X, from_there, targets, held, steps - step, label=f"{what} held from {step}")
-            loss[: step + 1, :, :, f, s] = before.loss[: step + 1].cpu()
-            loss[step:, :, :, f, s] = rest.loss.cpu()
-    config = {
-        "task": "sticky chain, authors' draws", "seeds": seeds, "arms": arms, "freezes": list(FREEZES),
-        "freeze_steps": list(FREEZE_STEPS), "steps": steps, "dtype": "float32",
-    }  # fmt: skip
-    return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
+def lookup_setting(
+    seeds: Iterable[int], first: int = 0, device: torch.device | str = "cpu"
+) -> tuple[tasks.Lookup, dict[str, Tensor], dict]:
+    """The task at step `first`, initial weights (seeds, rows, columns) and the options with which `descend_arms` goes on
+    from there on fresh sequences at every step."""
+    seeds = list(seeds)
+    task = lookup_stream(seeds, first, device)
+    drawn = [tasks.initial_weights(torch.Generator().manual_seed(seed), task.inputs.shape[-1]) for seed in seeds]
+    weights = {name: torch.stack([w[name] for w in drawn]).to(device) for name in head.WEIGHTS}
+
+    def stream(step: int) -> tuple[Tensor, Tensor]:
+        fresh = lookup_stream(seeds, first + step, device)
+        return fresh.inputs[:, None], fresh.targets[:, None]
+
+    return task, weights, {"position_weights": task.position_weights, "sequences": True, "stream": stream}
 
 
-CONVERGED_ARMS = ("sgd", "em", "tuned-sgd", "m-step")
-CONVERGED_SNAPSHOTS = (0, 1000, 2000, 5000, 9000, 10000)
+def evaluate_lookup(task: tasks.Lookup, weights: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of heads (seeds, arms, rows, columns) on sequences of their seeds: KL(exact || model) in nats, mean over supervised
+    positions (seeds, arms); attention (seeds, arms, sequences, T + 1, T + 1); values (seeds, arms, points, d_v).
 
-# The recorded runs that chapters read, by name; a record that needs another comes after it.
-RECORDED = {
-    "sticky-authors": record_authors,
-    "sticky-tuning": record_tuning,
-    "sticky-fair-authors": lambda device: record_fair(
-        tasks.author_draws, tasks.AUTHOR_SEEDS, device, snapshots=SNAPSHOT_STEPS
-    ),
-    "sticky-fair-fresh": lambda device: record_fair(tasks.fresh_draws, FRESH_SEEDS, device),
-    "sticky-frozen": record_frozen,
-    "sticky-converged": lambda device: record_fair(
-        tasks.author_draws, tasks.AUTHOR_SEEDS, device, CONVERGED_ARMS, 10_000, 10, CONVERGED_SNAPSHOTS
-    ),
-}
+    The points are the one-hot values on their own, rows of W_V: what is fetched, without the keys and queries beside it.
+    """
+    heads = {name: W[:, :, None] for name, W in weights.items()}
+    found = head.unchecked_forward(task.inputs[:, None], heads, task.targets[:, None], task.position_weights)
+    exact = tasks.lookup_predictive(task, weights["W_O"].shape[-1])[:, None]
+    apart = torch.special.xlogy(exact, exact) - exact * found.logits.log_softmax(-1)
+    C = exact.shape[-1]
+    K = (task.inputs.shape[-1] - C - 1) // 2
+    return (task.position_weights * apart.sum(-1)).sum(-1).mean(-1), found.attention, weights["W_V"][..., K : K + C, :]
+
+
+def along_lookup(
+    task: tasks.Lookup, snapshots: dict[int, dict[str, Tensor]], final: dict[str, Tensor]
+) -> dict[str, Tensor]:
+    """What is measured at every snapshot (snapshots, seeds, arms) on `task`: divergence, KL(exact || model) in nats;
+    attention_path and attention_left, mean Jensen-Shannon distances over supervised rows, travelled so far and to the
+    final state; values_path and values_left, relative distances to the final values; values_cka with the final values."""
+    supervised = task.position_weights > 0
+    _, last_attention, last_values = evaluate_lookup(task, final)
+    size = last_values.flatten(-2).norm(dim=-1)
+    measured, before = {}, None
+    for weights in snapshots.values():
+        divergence, attention, values = evaluate_lookup(task, weights)
+
+        def travelled(a: Tensor, b: Tensor) -> Tensor:
+            return geometry.jensen_shannon(a[..., supervised, :], b[..., supervised, :]).mean((-2, -1))
+
+        row = {"divergence": divergence, "attention_left": travelled(attention, last_attention)}
+        row |= {
+            "values_left": geometry.relative_distance(values, last_values),
+            "values_cka": geometry.cka(values, last_values),
+        }
+        legs = (torch.zeros_like(size), torch.zeros_like(size))
+        if before is not None:
+            legs = travelled(attention, before[0]), (values - before[1]).flatten(-2).norm(dim=-1) / size
+        for name, leg in zip(("attention_path", "values_path"), legs, strict=True):
+            row[name] = leg + (measured[name][-1] if before is not None else 0)
+        before = attention, values
+        for name, value in row.items():
+            measured.setdefault(name, []).append(value)
+    return {name: torch.stack(values) for name, values in measured.items()}

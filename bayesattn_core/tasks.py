@@ -1,4 +1,4 @@
-"""Tasks with exact posteriors. So far: the sticky Markov chain of the book's chapter "EM against SGD".
+"""Tasks with exact posteriors: the sticky Markov chain, and looking up a bound value, of the chapter "EM against SGD".
 
 Every draw comes from an explicit CPU generator; what was drawn can then be moved to any device. Entropies are in nats.
 """
@@ -138,9 +138,9 @@ def author_draws(seed: int) -> tuple[Chain, dict[str, Tensor]]:
     return Chain(symbols, inputs, symbols[1:].clone(), transition, means), weights
 
 
-def initial_weights(generator: torch.Generator) -> dict[str, Tensor]:
-    """The weights that the paper's head starts from, 0.1 N(0, 1): d_x = 20, d_k = 10, d_v = 15, C = 8, float32."""
-    shapes = {"W_Q": (20, 10), "W_K": (20, 10), "W_V": (20, 15), "W_O": (15, 8)}
+def initial_weights(generator: torch.Generator, d_x: int = 20) -> dict[str, Tensor]:
+    """The weights that the paper's head starts from, 0.1 N(0, 1): d_k = 10, d_v = 15, C = 8, float32."""
+    shapes = {"W_Q": (d_x, 10), "W_K": (d_x, 10), "W_V": (d_x, 15), "W_O": (15, 8)}
     return {name: torch.randn(*shape, generator=generator) * 0.1 for name, shape in shapes.items()}
 
 
@@ -189,6 +189,69 @@ def positionwise_predictive(chain: Chain, noise: float = 1.0) -> Tensor:
     transition = chain.transition.to(chain.inputs.dtype)
     prior = stationary(transition).log()
     return (log_likelihoods(chain, noise) + prior).softmax(-1) @ transition
+
+
+class Lookup(NamedTuple):
+    """Sequences in which the answer is the value bound to a queried key, to be fetched from earlier positions.
+
+    inputs (..., T + 1, 2K + C + 1): key, value and query, one-hot side by side, and a last entry that marks position 0,
+    the start token; targets (..., T + 1) int64: the value bound to the query; seen (..., T + 1): whether the queried key
+    has been shown so far; position_weights (T + 1,): 0 at the start token, 1/T elsewhere.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    seen: Tensor
+    position_weights: Tensor
+
+
+def lookup(
+    generator: torch.Generator,
+    sequences: int,
+    T: int = 24,
+    *,
+    K: int = 8,
+    C: int = 8,
+    dtype: torch.dtype = torch.float32,
+) -> Lookup:
+    """Draw `sequences` lookup sequences of a start token and T positions, all from `generator` (on the CPU).
+
+    For each sequence every one of K keys is bound to one of C values, uniformly and afresh; every position shows a
+    uniform key with its value, and asks for the value of a uniform *other* key. What a position shows by itself says
+    nothing about its answer.
+
+    >>> task = lookup(torch.Generator().manual_seed(0), 1, T=3, K=3, C=2)
+    >>> task.inputs[0].int().tolist()  # key, value, query, start
+    [[0, 0, 0, 0, 0, 0, 0, 0, 1], [1, 0, 0, 1, 0, 0, 0, 1, 0], [0, 1, 0, 0, 1, 1, 0, 0, 0], [1, 0, 0, 1, 0, 0, 0, 1, 0]]
+    >>> task.targets[0].tolist(), task.seen[0].tolist()  # position 2 asks for the first key, shown at position 1
+    ([0, 1, 0, 1], [False, False, True, False])
+
+    Raises ValueError for sequences < 1, T < 1, K < 2 or C < 2.
+    """
+    checks.integer("sequences", sequences, least=1)
+    checks.integer("T", T, least=1)
+    checks.integer("K", K, least=2)
+    checks.integer("C", C, least=2)
+    bound = torch.randint(C, (sequences, K), generator=generator)
+    keys = torch.randint(K, (sequences, T), generator=generator)
+    queries = (keys + torch.randint(1, K, (sequences, T), generator=generator)) % K
+    shown = (keys, K), (bound.gather(1, keys), C), (queries, K)
+    body = torch.cat([torch.nn.functional.one_hot(symbols, size) for symbols, size in shown], -1)
+    inputs = torch.zeros(sequences, T + 1, 2 * K + C + 1, dtype=dtype)
+    inputs[:, 0, -1] = 1
+    inputs[:, 1:, :-1] = body
+    shown_before = (queries[:, :, None] == keys[:, None, :]) & head.visible(T, True)
+    seen, targets = torch.zeros(sequences, T + 1, dtype=torch.bool), torch.zeros(sequences, T + 1, dtype=torch.int64)
+    seen[:, 1:], targets[:, 1:] = shown_before.any(-1), bound.gather(1, queries)
+    position_weights = torch.full((T + 1,), 1 / T, dtype=dtype)
+    position_weights[0] = 0
+    return Lookup(inputs, targets, seen, position_weights)
+
+
+def lookup_predictive(task: Lookup, C: int = 8) -> Tensor:
+    """Exact p(target | inputs so far), (..., T + 1, C): certain once the queried key has been shown, uniform before."""
+    answer = head.one_hot(task.targets, checks.integer("C", C, least=2), task.inputs.dtype)
+    return torch.where(task.seen[..., None], answer, torch.full_like(answer, 1 / C))
 
 
 def fit_linear(inputs: Tensor, targets: Tensor, C: int, *, steps: int = 200) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -70,16 +70,22 @@ def step_rates(rates: dict[str, float | Tensor], like: Tensor) -> dict[str, Tens
 
 def descend(
     X: Tensor, weights: dict[str, Tensor], targets: Tensor, rates: dict[str, float | Tensor], steps: int, *,
-    position_weights: Tensor | None = None, causal: bool = True, snapshots: Iterable[int] = (), keep: Iterable[str] = ("weights",), value_step: str = "gradient", label: str = "descent",
+    position_weights: Tensor | None = None, causal: bool = True, snapshots: Iterable[int] = (), keep: Iterable[str] = ("weights",), value_step: str = "gradient", sequences: bool = False, stream: Callable[[int], tuple[Tensor, Tensor]] | None = None, label: str = "descent",
 ) -> Descent:  # fmt: skip
     """Train heads by full-batch gradient descent on the closed-form gradients: W ← W - rate_W ∂L/∂W, all weights at once.
 
     Shapes as in `attention.forward`; every batch entry is a run of its own, and rates broadcast over the batch.
     `snapshots` are the steps at which to keep what `keep` names: "weights", "attention" (..., T, T), "values" (..., T, d_v).
     With value_step "majorised", W_V takes the closed-form M-step of `em.majorised_step` instead of a gradient step, and
-    its rate is not used. A progress bar is drawn if a person is watching. Raises what `attention.check` raises, ValueError for negative
+    its rate is not used. With sequences=True the last batch dimension of X (..., N, T, d_x), targets and position_weights
+    holds N sequences that share one head, which weights and rates lack: the loss is its mean over them.
+    With `stream`, step k > 0 stands on the fresh inputs and targets stream(k), shaped as X and targets are, instead of X.
+    A progress bar is drawn if a person is watching. Raises what `attention.check` raises, ValueError for negative
     steps or rates, and Diverged, which names the step, if a loss is not finite.
     """
+    if sequences:
+        checks.tensor("X", X, dims=3)
+        weights = {name: W[..., None, :, :] if torch.is_tensor(W) else W for name, W in dict(weights).items()}
     position_weights = head.check(X, weights, targets, position_weights)
     checks.integer("steps", steps, most=MOST_STEPS)
     keep = [checks.choice("keep", kind, SNAPSHOTS) for kind in keep]
@@ -88,6 +94,8 @@ def descend(
     if wanted and max(wanted) > steps:
         raise ValueError(f"snapshots must be steps from 0 to {steps}, got {max(wanted)}")
     rates = step_rates(rates, X)
+    if sequences:
+        rates = {name: rate[..., None, :, :] for name, rate in rates.items()}
     if bool((position_weights.sum(-1) == 0).any()):
         raise ValueError("position_weights must supervise at least one position of every run, got only zeros")
     hard = not targets.is_floating_point()
@@ -100,26 +108,50 @@ def descend(
         raise ValueError(
             f"rates must broadcast with the batch {tuple(torch.broadcast_shapes(*shapes))}, got shapes {given}"
         ) from None
-    weights = {name: w.detach().expand(*batch, *w.shape[-2:]).clone() for name, w in weights.items()}
+    runs = (*batch[:-1], 1) if sequences else batch
+    weights = {name: w.detach().expand(*runs, *w.shape[-2:]).clone() for name, w in weights.items()}
     shares = position_weights / position_weights.sum(-1, keepdim=True)  # of the mean over supervised positions
-    best = head.one_hot(targets, weights["W_O"].shape[-1], X.dtype).argmax(-1)
-    curves = torch.empty(3, steps + 1, *batch, dtype=X.dtype, device=X.device)
+    shapes, C = (X.shape, targets.shape), weights["W_O"].shape[-1]
+    curves = torch.empty(3, steps + 1, *(batch[:-1] if sequences else batch), dtype=X.dtype, device=X.device)
+
+    def mean(values: Tensor) -> Tensor:  # over the sequences that share a head
+        return values.mean(-1) if sequences else values
+
+    def pooled(values: Tensor) -> Tensor:  # positions of all sequences side by side
+        return values.flatten(-3, -2)[..., None, :, :] if sequences else values
+
     kept = {}
     for step in tqdm(range(steps + 1), desc=label, unit="step", disable=not watched()):
+        if stream is not None and step > 0:
+            X, targets = stream(step)
+            if (X.shape, targets.shape) != shapes:
+                given = f"{tuple(X.shape)} and {tuple(targets.shape)} at step {step}"
+                raise ValueError(f"stream must keep the shapes {tuple(shapes[0])} and {tuple(shapes[1])}, got {given}")
+        best = head.one_hot(targets, C, X.dtype).argmax(-1)
         if step in wanted:
             kept[step] = snapshot(X, weights, keep, causal)
+            if sequences:
+                kept[step] |= {name: W.squeeze(-3) for name, W in kept[step].items() if name in head.WEIGHTS}
         loss, log_p, gradients = head.blockwise(X, weights, targets, position_weights, causal)
-        curves[0, step] = loss
-        curves[1, step] = (shares * (log_p.argmax(-1) == best)).sum(-1)
-        curves[2, step] = -(shares * (log_p.exp() * log_p).sum(-1)).sum(-1)
+        curves[0, step] = mean(loss)
+        curves[1, step] = mean((shares * (log_p.argmax(-1) == best)).sum(-1))
+        curves[2, step] = mean(-(shares * (log_p.exp() * log_p).sum(-1)).sum(-1))
         if step % CHECK_EVERY == 0 or step == steps:
             refuse_nan(curves[0, : step + 1])
         if step < steps:
+            if sequences:
+                gradients = {name: gradient.mean(-3, keepdim=True) for name, gradient in gradients.items()}
             steps_taken = {name: -rates[name] * gradients[name] for name in weights}
             if value_step == "majorised":
-                Z = head.route(X, weights, causal)
-                steps_taken["W_V"] = em.majorised_step(Z, weights["W_O"], log_p.exp(), targets, position_weights)
+                Z, Y = head.route(X, weights, causal), head.one_hot(targets, weights["W_O"].shape[-1], X.dtype)
+                each = (position_weights / (X.shape[-3] if sequences else 1)).expand(*batch, X.shape[-2])[..., None]
+                Y = Y.expand(*batch, *Y.shape[-2:])
+                steps_taken["W_V"] = em.majorised_step(
+                    pooled(Z), weights["W_O"], pooled(log_p.exp()), pooled(Y), pooled(each)[..., 0]
+                )
             weights = {name: w + steps_taken[name] for name, w in weights.items()}
+    if sequences:
+        weights = {name: w.squeeze(-3) for name, w in weights.items()}
     return Descent(*curves, weights, kept)
 
 

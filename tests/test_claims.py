@@ -43,6 +43,12 @@ def test_c5():
     assert claims.c5(kl(sgd=50, em=50, tuned_sgd=40), still).verdict == "does not hold here"
 
 
+def test_the_freeze_step_follows_half_of_the_fall():
+    fall = torch.linspace(2, 1, 101)
+    assert claims.freeze_step(fall, [0, 20, 60, 90]) == 60
+    assert claims.freeze_step(fall, [0, 20]) == 20
+
+
 def test_c6():
     early, late, low, high = 100 + NOISE, 500 + NOISE, 1.8 + NOISE / 1000, 1.9 + NOISE / 1000
     assert claims.c6(early, late, low, high).verdict == "holds"

@@ -1,5 +1,7 @@
 """Arms and controls: the rates that were meant, matched first steps, and runs in the order that was asked for."""
 
+import math
+
 import pytest
 import torch
 
@@ -56,7 +58,8 @@ def test_matched_first_steps_are_as_large(short, how):
 def test_fair_runs_come_in_the_order_asked_for(short):
     chain, weights = short
     arms = ["em", "m-step", "sum-matched", "sgd"]
-    run = experiments.descend_fair(chain, weights, arms, 3, snapshots=[0, 3])
+    rates = experiments.fair_rates(chain, weights, arms)
+    run = experiments.descend_fair(chain, weights, rates, arms, 3, snapshots=[0, 3])
     assert run.loss.shape == (4, 2, 4)
     for k, arm in enumerate(("em", None, None, "sgd")):
         if arm:
@@ -88,7 +91,8 @@ def test_the_fair_records_replay(name, draws):
     record = records.read(name)
     seeds, arms = record.config["seeds"][:2], record.config["arms"]
     chain, weights = experiments.setting(draws, seeds)
-    replay = experiments.descend_fair(chain, weights, arms, 2)
+    rates = experiments.fair_rates(chain, weights, arms)
+    replay = experiments.descend_fair(chain, weights, rates, arms, 2)
     assert torch.allclose(replay.loss, record.metrics["loss"][:3, :2], rtol=0, atol=1e-4)
     final = {n: record.weights[n][:2] for n in attention.WEIGHTS}
     mean = attention.uniform_weights(chain.inputs)
@@ -102,3 +106,52 @@ def test_the_tuned_rates_are_those_that_the_tuning_record_prefers():
     for k, family in enumerate(experiments.FAMILIES):
         base = record.config["bases"][int(final[k].argmin())]
         assert experiments.tuned_rates(family) == experiments.per_weight(base, **experiments.FAMILIES[family])
+
+
+def test_lookup_streams_are_the_same_for_every_arm_and_fresh_at_every_step():
+    first, again = (experiments.lookup_stream([900, 901], step, sequences=3) for step in (0, 0))
+    other = experiments.lookup_stream([900, 901], 1, sequences=3)
+    assert torch.equal(first.inputs, again.inputs)
+    assert not torch.equal(first.inputs, other.inputs)
+    assert not torch.equal(first.inputs[0], first.inputs[1])
+    task, weights, options = experiments.lookup_setting([900, 901], 7)
+    assert torch.equal(task.inputs, experiments.lookup_stream([900, 901], 7).inputs)
+    assert torch.equal(options["stream"](2)[0][:, 0], experiments.lookup_stream([900, 901], 9).inputs)
+    assert weights["W_Q"].shape == (2, 25, 10)
+
+
+@pytest.mark.parametrize("how", experiments.MATCHES)
+def test_matched_first_steps_on_shared_sequences(how):
+    task, weights, options = experiments.lookup_setting([900])
+    rate = experiments.matched_rates(task, weights, how).item()
+
+    def size(rates):
+        run = experiments.descend_arms(task, weights, {n: torch.tensor([r]) for n, r in rates.items()}, 1, **options)
+        moved = torch.stack([(run.weights[n][0, 0] - weights[n][0]).norm() for n in weights])
+        return moved.sum() if how == "sum" else moved.norm()
+
+    em = {n: 100 * r for n, r in experiments.ARMS["em"].items()}
+    assert torch.allclose(size(dict.fromkeys(weights, 100 * rate)), size(em), rtol=1e-3)
+
+
+def test_what_is_measured_along_a_lookup_run():
+    """The last snapshot is the final state; a head that attends uniformly and answers uniformly is log C away."""
+    task, weights, options = experiments.lookup_setting([900])
+    rates = experiments.stack_rates(["sgd", "em"])
+    run = experiments.descend_arms(task, weights, rates, 4, snapshots=[0, 2, 4], **options)
+    unseen = experiments.lookup_stream([900], -1)
+    along = experiments.along_lookup(unseen, run.snapshots, run.weights)
+    for name in ("attention_left", "values_left"):
+        assert along[name].shape == (3, 1, 2)
+        assert along[name][-1].abs().max() < 1e-6
+        assert (along[name][0] > 0).all()
+    for name in ("attention_path", "values_path"):
+        assert (along[name].diff(dim=0) >= 0).all()
+        assert (along[name][-1] >= along[name.replace("path", "left")][0] * (1 - 1e-4)).all()  # no path beats the chord
+    assert torch.allclose(along["values_cka"][-1], torch.ones(1, 2))
+    silent = {n: torch.zeros_like(M) for n, M in run.weights.items()}
+    divergence, attention_rows, values = experiments.evaluate_lookup(unseen, silent)
+    expected = (unseen.seen[..., 1:].float().mean() * math.log(8)).item()
+    assert divergence.flatten().tolist() == pytest.approx([expected] * 2, rel=1e-5)
+    assert attention_rows.shape == (1, 2, 64, 25, 25)
+    assert values.shape == (1, 2, 8, 15)

@@ -146,3 +146,47 @@ def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is checked below
         call()
     assert message in str(raised.value)
+
+
+def test_lookup_against_a_loop_that_reads_the_sequences():
+    task = tasks.lookup(torch.Generator().manual_seed(3), 40, T=12, K=4, C=3)
+    assert task.inputs.shape == (40, 13, 12)
+    exact = tasks.lookup_predictive(task, 3)
+    assert torch.allclose(exact.sum(-1), torch.ones(()))
+    for n in range(40):
+        known = {}
+        for t in range(1, 13):
+            row = task.inputs[n, t]
+            key, value, query = row[:4].argmax().item(), row[4:7].argmax().item(), row[7:11].argmax().item()
+            assert (row.sum(), row[-1]) == (3, 0)
+            assert known.setdefault(key, value) == value  # a binding holds throughout its sequence
+            assert query != key
+            assert bool(task.seen[n, t]) == (query in known)
+            if query in known:
+                assert task.targets[n, t] == known[query]
+                assert exact[n, t, known[query]] == 1
+            else:
+                assert torch.allclose(exact[n, t], torch.full((3,), 1 / 3))
+    assert task.position_weights.tolist() == pytest.approx([0] + [1 / 12] * 12)
+
+
+def test_a_position_alone_says_nothing_about_its_answer():
+    task = tasks.lookup(torch.Generator().manual_seed(4), 20_000, T=2, K=3, C=2)
+    rows, answers = task.inputs[:, 1:].flatten(0, 1)[:, :-1].long(), task.targets[:, 1:].flatten()
+    for symbols in rows.unique(dim=0):
+        share = answers[(rows == symbols).all(-1)].double().mean().item()
+        assert abs(share - 0.5) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"sequences": 0}, "sequences must be at least 1"),
+        ({"T": 0}, "T must be at least 1"),
+        ({"K": 1}, "K must be at least 2"),
+        ({"C": 1}, "C must be at least 2"),
+    ],
+)
+def test_lookup_refuses_bad_sizes(asked, message):
+    with pytest.raises(ValueError, match=message):
+        tasks.lookup(torch.Generator(), **({"sequences": 1} | asked))

@@ -231,3 +231,68 @@ def test_bad_input_is_named(changes, message):
         ValueError, match="arm must be one of sgd, em, all-x10, o-x10, qk-x10, vo-x10, em-frozen-qk, got 'adam'"
     ):
         experiments.stack_rates(["adam"])
+
+
+def shared_head(runs=2, N=3, T=5):
+    """Inputs (runs, N, T, 4), weights (runs, ...), targets (runs, N, T) and position weights (T,), in float64."""
+    draw = torch.Generator().manual_seed(5)
+    X = torch.randn(runs, N, T, 4, generator=draw, dtype=torch.float64)
+    shapes = {"W_Q": (4, 2), "W_K": (4, 2), "W_V": (4, 3), "W_O": (3, 3)}
+    W = {n: torch.randn(runs, *s, generator=draw, dtype=torch.float64) for n, s in shapes.items()}
+    w = torch.full((T,), 1 / (T - 1), dtype=torch.float64)
+    w[0] = 0
+    return X, W, torch.randint(3, (runs, N, T), generator=draw), w
+
+
+@pytest.mark.parametrize("value_step", training.VALUE_STEPS)
+def test_sequences_share_a_head_as_autograd_sees_it(value_step):
+    X, W, targets, w = shared_head()
+    rates = dict.fromkeys(attention.WEIGHTS, 0.3)
+    run = training.descend(
+        X, W, targets, rates, 1, position_weights=w, sequences=True, value_step=value_step, snapshots=[0, 1]
+    )
+    leaves = {n: M.clone().requires_grad_() for n, M in W.items()}
+    loss = attention.forward(X, {n: M[:, None] for n, M in leaves.items()}, targets, w).loss.mean(-1)
+    loss.sum().backward()
+    assert torch.allclose(run.loss[0], loss.detach(), atol=1e-14)
+    for name in attention.WEIGHTS:
+        assert torch.equal(run.snapshots[0][name], W[name])
+        assert torch.equal(run.snapshots[1][name], run.weights[name])
+        if name != "W_V" or value_step == "gradient":
+            assert torch.allclose(run.weights[name], W[name] - 0.3 * leaves[name].grad, atol=1e-14)
+    # one sequence that shares with nobody is an ordinary run
+    alone = training.descend(X[:, 0], W, targets[:, 0], rates, 3, position_weights=w, value_step=value_step)
+    one = training.descend(
+        X[:, :1], W, targets[:, :1], rates, 3, position_weights=w, sequences=True, value_step=value_step
+    )
+    assert torch.allclose(alone.loss, one.loss, atol=1e-12)
+    assert torch.allclose(alone.accuracy, one.accuracy, atol=1e-12)
+
+
+def test_majorised_steps_on_shared_sequences_never_raise_the_loss():
+    X, W, targets, w = shared_head(N=6)
+    rates = dict.fromkeys(attention.WEIGHTS, 0.0)
+    run = training.descend(X, W, targets, rates, 20, position_weights=w, sequences=True, value_step="majorised")
+    assert run.loss.diff(dim=0).max() <= 1e-12
+    assert (run.loss[0] - run.loss[-1]).min() > 1e-3
+
+
+def test_a_stream_gives_every_step_its_own_inputs():
+    X, W, targets, w = shared_head()
+    later = {k: (X + k, (targets + k) % 3) for k in (1, 2)}
+    rates = dict.fromkeys(attention.WEIGHTS, 0.3)
+    options = {"position_weights": w, "sequences": True}
+    run = training.descend(X, W, targets, rates, 2, stream=later.__getitem__, **options)
+    weights = W
+    for k in range(3):
+        x, y = later.get(k, (X, targets))
+        step = training.descend(x, weights, y, rates, 1, **options)
+        assert torch.equal(step.loss[0], run.loss[k])
+        assert torch.equal(step.accuracy[0], run.accuracy[k])
+        if k < 2:
+            weights = step.weights
+    assert torch.equal(weights["W_Q"], run.weights["W_Q"])
+    with pytest.raises(ValueError, match="stream must keep the shapes"):
+        training.descend(X, W, targets, rates, 2, stream=lambda k: (X[:, :2], targets), **options)
+    with pytest.raises(ValueError, match="X must have at least 3 dimensions"):
+        training.descend(X[0, 0], W, targets[0, 0], rates, 2, sequences=True)

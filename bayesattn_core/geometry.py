@@ -1,0 +1,90 @@
+"""Diagnostics on tensors: how far attention and values have travelled, how straight, and how near they are to the end.
+
+No function knows an architecture: attention is any tensor of rows that sum to 1, values any tensor of points. The book
+uses them in the chapter "EM against SGD" (book/em-against-sgd.ipynb). Along training, snapshots are the first dimension.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import checks
+
+
+def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
+    """Jensen-Shannon distance between distributions (..., n), (...): the square root of their divergence in nats.
+
+    It is a metric, from 0 (equal) to sqrt(log 2) (disjoint); p and q broadcast. Zero entries are allowed.
+    Raises ValueError if p and q do not have the same number of entries.
+    """
+    n = checks.tensor("p", p, dims=1).shape[-1]
+    checks.tensor("q", q, last=(n,))
+    mixed = torch.special.entr((p + q) / 2).sum(-1)
+    apart = mixed - (torch.special.entr(p).sum(-1) + torch.special.entr(q).sum(-1)) / 2
+    return apart.clamp(min=0).sqrt()
+
+
+def relative_distance(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b| / |b| over the points (..., n, d), Frobenius norms, (...)."""
+    n, d = checks.tensor("b", b, dims=2).shape[-2:]
+    checks.tensor("a", a, last=(n, d))
+    return (a - b).flatten(-2).norm(dim=-1) / b.flatten(-2).norm(dim=-1)
+
+
+def cka(a: Tensor, b: Tensor) -> Tensor:
+    """Linear centred kernel alignment of points a (..., n, d) and b (..., n, d'), (...), from 0 to 1.
+
+    1 if they are equal up to rotation, scale and shift {cite}`kornblith2019similarity`.
+    """
+    n = checks.tensor("a", a, dims=2).shape[-2]
+    checks.tensor("b", b, last=(n, None))
+    a, b = a - a.mean(-2, keepdim=True), b - b.mean(-2, keepdim=True)
+
+    def overlap(x: Tensor, y: Tensor) -> Tensor:
+        return (x.mT @ y).square().sum((-2, -1))
+
+    return overlap(a, b) / (overlap(a, a) * overlap(b, b)).sqrt()
+
+
+def principal_axes(points: Tensor, count: int = 2) -> tuple[Tensor, Tensor]:
+    """The first principal axes (..., d, count) of points (..., n, d), and the share of variance along each (..., count).
+
+    The sign of each axis makes its largest entry positive. Raises ValueError for more axes than there are dimensions.
+    """
+    n, d = checks.tensor("points", points, dims=2).shape[-2:]
+    checks.integer("count", count, least=1, most=min(n, d))
+    _, sizes, axes = torch.linalg.svd(points - points.mean(-2, keepdim=True), full_matrices=False)
+    axes = axes.mT[..., :count]
+    largest = axes.gather(-2, axes.abs().argmax(-2, keepdim=True))
+    return axes * largest.sign(), (sizes.square() / sizes.square().sum(-1, keepdim=True))[..., :count]
+
+
+def path_length(points: Tensor) -> Tensor:
+    """Length travelled until each snapshot: points (snapshots, ..., d) give (snapshots, ...), 0 at the first."""
+    checks.tensor("points", points, dims=2)
+    legs = points.diff(dim=0).norm(dim=-1)
+    return torch.cat([torch.zeros_like(points[:1, ..., 0]), legs.cumsum(0)])
+
+
+def straightness(points: Tensor) -> Tensor:
+    """Net displacement over path length (...), 1 for a straight path, of points (snapshots, ..., d)."""
+    return (points[-1] - points[0]).norm(dim=-1) / path_length(points)[-1]
+
+
+def settled(distance: Tensor, steps: Tensor, share: float = 0.9) -> Tensor:
+    """The step (...) from which a distance to the end (snapshots, ...) stays below 1 - share of what it was at first.
+
+    Linear between snapshots at `steps` (snapshots,). Raises ValueError if `distance` is not 0 at the last snapshot.
+    """
+    checks.number("share", share, above=0, most=1)
+    checks.tensor("distance", distance, dims=1)
+    checks.tensor("steps", steps, last=(distance.shape[0],))
+    if bool((distance[-1].abs() > 1e-6 * distance[0]).any()):
+        raise ValueError(f"distance must end at 0, got {distance[-1].abs().max().item():g} at the last snapshot")
+    goal = (1 - share) * distance[0]
+    after = len(steps) - 1 - (distance > goal).flip(0).int().argmax(0)  # the last snapshot above
+    last = after.clamp(max=len(steps) - 2)
+    high, low = distance.gather(0, last[None])[0], distance.gather(0, last[None] + 1)[0]
+    part = ((high - goal) / (high - low)).clamp(0, 1)
+    return steps[last] + part * (steps[last + 1] - steps[last])

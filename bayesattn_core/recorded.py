@@ -1,0 +1,216 @@
+"""The recorded runs that chapters read: `python -m bayesattn_core record NAME` makes one of RECORDED. Losses in nats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import experiments, records, tasks, training
+
+
+def as_record(
+    config: dict, run: training.Descent, device: torch.device, seconds: float, every: int = 1
+) -> records.Record:
+    """A record of a descent: metrics at every `every`-th step, final weights, and snapshots of weights as W@step."""
+    metrics = {name: getattr(run, name)[::every] for name in ("loss", "accuracy", "entropy")}
+    weights = run.weights | {f"{name}@{step}": W for step, kept in run.snapshots.items() for name, W in kept.items()}
+    config = config | {"steps": len(run.loss) - 1, "every": every, "dtype": "float32"}
+    return records.Record(config, metrics, weights, records.provenance(device, seconds))
+
+
+def record_authors(device: torch.device) -> records.Record:
+    """sticky-authors: the paper's two arms on the authors' five seeds, 1000 steps."""
+    start, seeds, arms = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em"]
+    run = experiments.descend_authors(seeds, arms, 1000, device, label="sticky-authors")
+    config = {
+        "task": "sticky chain, authors' draws",
+        "seeds": seeds,
+        "arms": {arm: experiments.ARMS[arm] for arm in arms},
+    }
+    return as_record(config, run, device, time.perf_counter() - start)
+
+
+def tune(what: str, task, weights: dict[str, Tensor], seeds: tuple[int, ...], bases, steps: int, tail: int, **options):
+    """A record of both families at every base rate: the rate with the lowest mean training loss over the last `tail`
+    evaluations is `config["tuned"]`. A rate at which any seed diverges has NaN for a curve and is out."""
+    start, device = time.perf_counter(), task.inputs.device
+    loss = torch.full((steps + 1, len(experiments.FAMILIES), len(bases), len(seeds)), torch.nan)
+    for f, (family, factors) in enumerate(experiments.FAMILIES.items()):
+        for b, base in enumerate(bases):
+            rates = {name: torch.tensor([rate]) for name, rate in experiments.per_weight(base, **factors).items()}
+            try:
+                run = experiments.descend_arms(
+                    task, weights, rates, steps, label=f"tuning {family} {base:g}", **options
+                )
+            except training.Diverged:
+                continue
+            loss[:, f, b] = run.loss[:, :, 0].cpu()
+    final = loss[-tail:].mean((0, -1)).nan_to_num(torch.inf)  # (families, bases)
+    tuned = {family: bases[int(final[f].argmin())] for f, family in enumerate(experiments.FAMILIES)}
+    config = {
+        "task": what, "seeds": list(seeds), "families": experiments.FAMILIES, "bases": list(bases),
+        "steps": steps, "dtype": "float32", "tuned": tuned,
+    }  # fmt: skip
+    return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
+
+
+def record_tuning(device: torch.device) -> records.Record:
+    """sticky-tuning: both families at BASE_RATES on the tuning seeds, 1000 steps, judged by the final training loss."""
+    chain, weights = experiments.setting(tasks.fresh_draws, experiments.TUNING_SEEDS, device)
+    return tune("sticky chain, fresh draws", chain, weights, experiments.TUNING_SEEDS, experiments.BASE_RATES, 1000, 1)
+
+
+def record_fair(
+    draws: Callable,
+    seeds: tuple[int, ...],
+    device: torch.device,
+    arms=experiments.FAIR_ARMS,
+    steps=1000,
+    every=1,
+    snapshots=(),
+) -> records.Record:
+    """Any of FAIR_ARMS on the given seeds of the sticky chain."""
+    start = time.perf_counter()
+    chain, weights = experiments.setting(draws, seeds, device)
+    rates = experiments.fair_rates(chain, weights, arms)
+    label = f"sticky, {len(seeds)} seeds, {steps} steps"
+    run = experiments.descend_fair(chain, weights, rates, arms, steps, snapshots=snapshots, label=label)
+    task = f"sticky chain, {'authors' if draws is tasks.author_draws else 'fresh'} draws"
+    listed = {name: rate.tolist() for name, rate in rates.items()}
+    config = {"task": task, "seeds": list(seeds), "arms": list(arms), "rates": listed}
+    return as_record(config, run, device, time.perf_counter() - start, every)
+
+
+FREEZE_STEPS = (0, 100, 300, 600)
+FREEZES = {"routing": ("W_Q", "W_K"), "values": ("W_V",)}
+
+
+def record_frozen(device: torch.device) -> records.Record:
+    """sticky-frozen: SGD, EM-like and tuned SGD on the authors' seeds with W_Q and W_K, or W_V, held from a step on;
+    losses (steps + 1, seeds, arms, freezes, freeze steps), 1000 steps."""
+    start, seeds, arms, steps = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em", "tuned-sgd"], 1000
+    chain, weights = experiments.setting(tasks.author_draws, seeds, device)
+    rates = experiments.fair_rates(chain, weights, arms)
+    before = experiments.descend_arms(
+        chain, weights, rates, max(FREEZE_STEPS), snapshots=FREEZE_STEPS, label="sticky-frozen"
+    )
+    loss = torch.empty(steps + 1, len(seeds), len(arms), len(FREEZES), len(FREEZE_STEPS))
+    for f, (what, names) in enumerate(FREEZES.items()):
+        held = {name: rate * (name not in names) for name, rate in rates.items()}
+        for s, step in enumerate(FREEZE_STEPS):
+            from_there = before.snapshots[step]
+            X, targets = chain.inputs[:, None], chain.targets[:, None]
+            rest = training.descend(X, from_there, targets, held, steps - step, label=f"{what} held from {step}")
+            loss[: step + 1, :, :, f, s] = before.loss[: step + 1].cpu()
+            loss[step:, :, :, f, s] = rest.loss.cpu()
+    config = {
+        "task": "sticky chain, authors' draws", "seeds": seeds, "arms": arms, "freezes": list(FREEZES),
+        "freeze_steps": list(FREEZE_STEPS), "steps": steps, "dtype": "float32",
+    }  # fmt: skip
+    return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
+
+
+CONVERGED_ARMS = ("sgd", "em", "tuned-sgd", "m-step")
+CONVERGED_SNAPSHOTS = (0, 1000, 2000, 5000, 9000, 10000)
+
+LOOKUP_EVERY = 10  # steps between evaluations
+
+
+def record_lookup_tuning(device: torch.device) -> records.Record:
+    """lookup-tuning: both families at LOOKUP_BASES on tuning seeds, judged by the training loss of the last 50 steps."""
+    task, weights, options = experiments.lookup_setting(experiments.LOOKUP_TUNING_SEEDS, device=device)
+    return tune(
+        "lookup",
+        task,
+        weights,
+        experiments.LOOKUP_TUNING_SEEDS,
+        experiments.LOOKUP_BASES,
+        experiments.LOOKUP_STEPS,
+        50,
+        **options,
+    )
+
+
+def record_lookup(device: torch.device) -> records.Record:
+    """lookup-fair: every one of FAIR_ARMS on LOOKUP_SEEDS, evaluated every LOOKUP_EVERY steps on sequences of its own."""
+    start = time.perf_counter()
+    task, weights, options = experiments.lookup_setting(experiments.LOOKUP_SEEDS, device=device)
+    rates = experiments.fair_rates(task, weights, experiments.FAIR_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
+    snapshots = range(0, experiments.LOOKUP_STEPS + 1, LOOKUP_EVERY)
+    run = experiments.descend_fair(
+        task,
+        weights,
+        rates,
+        experiments.FAIR_ARMS,
+        experiments.LOOKUP_STEPS,
+        snapshots=snapshots,
+        label="lookup-fair",
+        **options,
+    )
+    listed = {name: rate.tolist() for name, rate in rates.items()}
+    config = {
+        "task": "lookup",
+        "seeds": list(experiments.LOOKUP_SEEDS),
+        "arms": list(experiments.FAIR_ARMS),
+        "rates": listed,
+    }
+    record = as_record(config, run._replace(snapshots={}), device, time.perf_counter() - start, LOOKUP_EVERY)
+    unseen = experiments.lookup_stream(experiments.LOOKUP_SEEDS, -1, device)
+    record.metrics.update(experiments.along_lookup(unseen, run.snapshots, run.weights))
+    return record
+
+
+LOOKUP_FREEZE_STEPS = (0, 20, 50, 100, 200, 300, 400, 600)
+FROZEN_ARMS = ("sgd", "em", "tuned-sgd")
+
+
+def record_lookup_frozen(device: torch.device) -> records.Record:
+    """lookup-frozen: FROZEN_ARMS with W_Q and W_K, or W_V, held from a step on; after all steps, KL(exact || model) in
+    nats on sequences for evaluation, (1, seeds, arms, freezes, freeze steps)."""
+    start, seeds = time.perf_counter(), experiments.LOOKUP_SEEDS
+    task, weights, options = experiments.lookup_setting(seeds, device=device)
+    rates = experiments.fair_rates(task, weights, FROZEN_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
+    steps = LOOKUP_FREEZE_STEPS
+    before = experiments.descend_arms(
+        task, weights, rates, max(steps), snapshots=steps, label="lookup-frozen", **options
+    )
+    unseen = experiments.lookup_stream(seeds, -1, device)
+    divergence = torch.empty(1, len(seeds), len(FROZEN_ARMS), len(FREEZES), len(steps))
+    for s, step in enumerate(steps):
+        task, _, options = experiments.lookup_setting(seeds, step, device)
+        for f, (what, names) in enumerate(FREEZES.items()):
+            held = {name: rate * (name not in names) for name, rate in rates.items()}
+            X, targets = task.inputs[:, None], task.targets[:, None]
+            label = f"{what} held from {step}"
+            rest = training.descend(
+                X, before.snapshots[step], targets, held, experiments.LOOKUP_STEPS - step, label=label, **options
+            )
+            divergence[0, :, :, f, s] = experiments.evaluate_lookup(unseen, rest.weights)[0].cpu()
+    config = {
+        "task": "lookup", "seeds": list(seeds), "arms": list(FROZEN_ARMS), "freezes": list(FREEZES),
+        "freeze_steps": list(steps), "steps": experiments.LOOKUP_STEPS, "dtype": "float32",
+    }  # fmt: skip
+    return records.Record(
+        config, {"divergence": divergence}, {}, records.provenance(device, time.perf_counter() - start)
+    )
+
+
+# The recorded runs that chapters read, by name; a record that needs another comes after it.
+RECORDED = {
+    "sticky-authors": record_authors,
+    "sticky-tuning": record_tuning,
+    "sticky-fair-authors": lambda device: record_fair(
+        tasks.author_draws, tasks.AUTHOR_SEEDS, device, snapshots=experiments.SNAPSHOT_STEPS
+    ),
+    "sticky-fair-fresh": lambda device: record_fair(tasks.fresh_draws, experiments.FRESH_SEEDS, device),
+    "sticky-frozen": record_frozen,
+    "sticky-converged": lambda device: record_fair(
+        tasks.author_draws, tasks.AUTHOR_SEEDS, device, CONVERGED_ARMS, 10_000, 10, CONVERGED_SNAPSHOTS
+    ),
+    "lookup-tuning": record_lookup_tuning,
+    "lookup-fair": record_lookup,
+    "lookup-frozen": record_lookup_frozen,
+}

@@ -1,0 +1,85 @@
+"""Diagnostics on data whose answer is known, and bad input."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import jensenshannon
+from sklearn.decomposition import PCA
+
+from bayesattn_core import geometry
+
+
+@pytest.fixture
+def draw():
+    return torch.Generator().manual_seed(0)
+
+
+def test_jensen_shannon_is_scipys_and_a_metric(draw):
+    p, q, r = torch.rand(3, 50, 7, generator=draw, dtype=torch.float64)
+    p[:, 0] = 0  # zero entries
+    p, q, r = (t / t.sum(-1, keepdim=True) for t in (p, q, r))
+    expected = jensenshannon(p.numpy(), q.numpy(), axis=-1)
+    assert torch.allclose(geometry.jensen_shannon(p, q), torch.from_numpy(expected), atol=1e-12)
+    assert (geometry.jensen_shannon(p, r) <= geometry.jensen_shannon(p, q) + geometry.jensen_shannon(q, r)).all()
+    assert geometry.jensen_shannon(p, p).max() == 0
+    apart = geometry.jensen_shannon(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))
+    assert apart.item() == pytest.approx(math.sqrt(math.log(2)))
+
+
+def test_cka_sees_neither_rotation_nor_scale_nor_shift(draw):
+    a = torch.randn(30, 5, generator=draw, dtype=torch.float64)
+    turn, _ = torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64))
+    assert geometry.cka(a, 3 * a @ turn + 7).item() == pytest.approx(1, abs=1e-12)
+    other = torch.randn(30, 4, generator=draw, dtype=torch.float64)
+    # the definition, by the kernels
+    centre = torch.eye(30, dtype=torch.float64) - 1 / 30
+    K, L = centre @ a @ a.T @ centre, centre @ other @ other.T @ centre
+    assert geometry.cka(a, other).item() == pytest.approx(((K * L).sum() / (K.norm() * L.norm())).item(), abs=1e-12)
+
+
+def test_relative_distance(draw):
+    a = torch.randn(2, 6, 3, generator=draw, dtype=torch.float64)
+    assert torch.allclose(geometry.relative_distance(3 * a, a), torch.full((2,), 2.0, dtype=torch.float64))
+
+
+def test_principal_axes_find_a_planted_plane(draw):
+    plane, _ = torch.linalg.qr(torch.randn(8, 2, generator=draw, dtype=torch.float64))
+    points = torch.randn(500, 2, generator=draw, dtype=torch.float64) * torch.tensor([5.0, 2.0]) @ plane.T + 100
+    axes, shares = geometry.principal_axes(points)
+    assert torch.allclose((axes @ axes.T), plane @ plane.T, atol=1e-10)
+    assert shares.sum().item() == pytest.approx(1)
+    judge = PCA(2).fit(points.numpy())
+    assert np.allclose(shares, judge.explained_variance_ratio_)
+    assert np.allclose(np.abs(judge.components_ @ axes.numpy()), np.eye(2))
+    assert (axes.gather(0, axes.abs().argmax(0, keepdim=True)) > 0).all()
+    with pytest.raises(ValueError, match="count must be at most 8, got 9"):
+        geometry.principal_axes(points, 9)
+
+
+def test_paths_of_a_square_walk():
+    walk = torch.tensor([[0.0, 0], [3, 0], [3, 4], [0, 4]])[:, None]  # snapshots, one run, two dimensions
+    assert geometry.path_length(walk)[:, 0].tolist() == [0, 3, 7, 10]
+    assert geometry.straightness(walk).item() == pytest.approx(0.4)
+    assert geometry.straightness(walk[:2]).item() == 1
+
+
+def test_settled_is_linear_between_snapshots_and_waits_for_relapses():
+    steps = torch.tensor([0.0, 10, 20, 30])
+    distance = torch.tensor([[1.0, 0.5, 0.0, 0.0], [1.0, 0.05, 0.6, 0.0], [1.0, 0.9, 0.8, 0.0]]).T
+    found = geometry.settled(distance, steps, 0.9)
+    assert found.tolist() == pytest.approx([18.0, 20 + 10 * 5 / 6, 20 + 10 * 7 / 8])
+    with pytest.raises(ValueError, match="distance must end at 0"):
+        geometry.settled(distance[:3], steps[:3])
+    with pytest.raises(ValueError, match="share must be"):
+        geometry.settled(distance, steps, 0.0)
+
+
+def test_shapes_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="q must have size 3"):
+        geometry.jensen_shannon(torch.ones(3) / 3, torch.ones(2) / 2)
+    with pytest.raises(ValueError, match="b must have size 4"):
+        geometry.cka(torch.ones(4, 2), torch.ones(5, 2))
+    with pytest.raises(TypeError, match=r"points must be a torch\.Tensor"):
+        geometry.path_length([1, 2])
