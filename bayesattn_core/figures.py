@@ -149,6 +149,13 @@ def seed_dots(axis, values: np.ndarray, places: np.ndarray) -> None:
     axis.scatter(values.mean(1), places, s=70, color=COLORS[0], edgecolor="0.1", zorder=4)
 
 
+def band(axis, x: np.ndarray, lines: np.ndarray, look: int, label: str, **style) -> None:
+    """The mean of lines (points, seeds) over x, in the look's colour and line, with a band from the lowest to the highest."""
+    color = COLORS[look]
+    axis.fill_between(x, lines.min(1), lines.max(1), color=color, alpha=0.2, linewidth=0)
+    axis.plot(x, lines.mean(1), color=color, linestyle=LINES[look % len(LINES)], label=label, **style)
+
+
 def publish(folder: Path, root: Path = ROOT) -> list[Path]:
     """Draw every committed figure as SVG, PDF and 300-dpi PNG into `folder`, with its numbers beside it; the paths."""
     paths = []
