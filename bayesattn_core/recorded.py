@@ -130,7 +130,7 @@ def record_lookup_tuning(device: torch.device) -> records.Record:
         experiments.LOOKUP_TUNING_SEEDS,
         experiments.LOOKUP_BASES,
         experiments.LOOKUP_STEPS,
-        50,
+        experiments.LOOKUP_STEPS + 1,
         **options,
     )
 
