@@ -45,6 +45,18 @@ def clear_above(differences: Tensor) -> bool:
     return interval(differences)[0] > 0
 
 
+def sign_flip_p(differences: Tensor) -> float:
+    """The exact two-sided paired test of differences (seeds,): the share of all sign patterns whose mean difference is at
+    least as far from zero. It assumes that under the null a difference is as likely to be negative as positive, and that
+    seeds are independent; its least value is 2 / 2^seeds. Raises ValueError for more than 20 seeds."""
+    n = checks.tensor("differences", differences, dims=1).shape[0]
+    if n > 20:
+        raise ValueError(f"differences must come from at most 20 seeds, got {n}")
+    signs = 1 - 2 * ((torch.arange(2**n)[:, None] >> torch.arange(n)) & 1).double()
+    means = (signs @ differences.double().cpu()).abs()
+    return (means >= means[0] * (1 - 1e-12)).double().mean().item()
+
+
 C4_RIVALS = ("o-x10", "qk-x10", "sum-matched", "total-matched", "tuned-sgd")
 
 

@@ -36,6 +36,7 @@ ARMS = {
 }
 # Families whose base rate is tuned, and the two ways to match the EM-like schedule's first step with one rate
 FAMILIES = {"sgd": {}, "em": {"W_V": 10.0}}
+LOOKUP_FAMILIES = FAMILIES | {"m-step": {}}
 MATCHES = ("sum", "total")
 
 
@@ -103,8 +104,9 @@ def matched_rates(task: tasks.Chain | tasks.Lookup, weights: dict[str, Tensor], 
 
 def tuned_rates(family: str, tuning: str = "sticky-tuning") -> dict[str, float]:
     """The learning rates of a family at the base rate that the record `tuning` chose."""
-    base = records.read(tuning).config["tuned"][checks.choice("family", family, FAMILIES)]
-    return per_weight(base, **FAMILIES[family])
+    config = records.read(tuning).config
+    checks.choice("family", family, config["families"])
+    return per_weight(config["tuned"][family], **config["families"][family])
 
 
 FAIR_ARMS = (*ARMS, *(f"{how}-matched" for how in MATCHES), *(f"tuned-{family}" for family in FAMILIES), "m-step")
@@ -118,17 +120,18 @@ def fair_rates(
     scale: float = 1.0,
     tuning: str = "sticky-tuning",
 ) -> dict[str, Tensor]:
-    """Learning rates {weight: (seeds, arms)} of any of FAIR_ARMS; those of "m-step" are SGD's (its W_V rate is unused).
+    """Learning rates {weight: (seeds, arms)} of any of FAIR_ARMS; those of "m-step" are SGD's, unless they were tuned (its
+    W_V rate is unused).
 
     scale: what the rates of ARMS are multiplied by; tuning: the record that chose the tuned rates, which are not scaled.
     """
-    seeds, columns = task.inputs.shape[0], []
+    seeds, columns, families = task.inputs.shape[0], [], records.read(tuning).config["families"]
     for arm in arms:
         checks.choice("arm", arm, FAIR_ARMS)
         if arm.endswith("-matched"):
             rate = scale * matched_rates(task, weights, arm.removesuffix("-matched"))
             columns.append(dict.fromkeys(head.WEIGHTS, rate))
-        elif arm.startswith("tuned-"):
+        elif arm.startswith("tuned-") or arm in set(families) - set(FAMILIES):
             rates = tuned_rates(arm.removeprefix("tuned-"), tuning)
             columns.append({name: torch.full((seeds,), rate) for name, rate in rates.items()})
         else:
@@ -177,7 +180,7 @@ LOOKUP_SEQUENCES = 64  # fresh ones at every step, the same for every arm
 LOOKUP_STEPS = 1500
 LOOKUP_SEEDS = tuple(range(300, 310))
 LOOKUP_TUNING_SEEDS = (400, 401, 402)
-LOOKUP_BASES = (1.0, 3.0, 10.0, 30.0)
+LOOKUP_BASES = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0)
 
 
 def lookup_stream(
@@ -231,30 +234,16 @@ def evaluate_lookup(task: tasks.Lookup, weights: dict[str, Tensor]) -> tuple[Ten
 def along_lookup(
     task: tasks.Lookup, snapshots: dict[int, dict[str, Tensor]], final: dict[str, Tensor]
 ) -> dict[str, Tensor]:
-    """What is measured at every snapshot (snapshots, seeds, arms) on `task`: divergence, KL(exact || model) in nats;
-    attention_path and attention_left, mean Jensen-Shannon distances over supervised rows, travelled so far and to the
-    final state; values_path and values_left, relative distances to the final values; values_cka with the final values."""
-    supervised = task.position_weights > 0
-    _, last_attention, last_values = evaluate_lookup(task, final)
-    size = last_values.flatten(-2).norm(dim=-1)
-    measured, before = {}, None
-    for weights in snapshots.values():
+    """What is measured at every snapshot (snapshots, seeds, arms) on `task`: divergence, KL(exact || model) in nats, and
+    what `geometry.settling` measures, over supervised rows."""
+    divergences = []
+
+    def state(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         divergence, attention, values = evaluate_lookup(task, weights)
+        divergences.append(divergence)
+        return attention[..., task.position_weights > 0, :].flatten(-3, -2), values
 
-        def travelled(a: Tensor, b: Tensor) -> Tensor:
-            return geometry.jensen_shannon(a[..., supervised, :], b[..., supervised, :]).mean((-2, -1))
-
-        row = {"divergence": divergence, "attention_left": travelled(attention, last_attention)}
-        row |= {
-            "values_left": geometry.relative_distance(values, last_values),
-            "values_cka": geometry.cka(values, last_values),
-        }
-        legs = (torch.zeros_like(size), torch.zeros_like(size))
-        if before is not None:
-            legs = travelled(attention, before[0]), (values - before[1]).flatten(-2).norm(dim=-1) / size
-        for name, leg in zip(("attention_path", "values_path"), legs, strict=True):
-            row[name] = leg + (measured[name][-1] if before is not None else 0)
-        before = attention, values
-        for name, value in row.items():
-            measured.setdefault(name, []).append(value)
-    return {name: torch.stack(values) for name, values in measured.items()}
+    last = state(final)
+    divergences.clear()
+    measured = geometry.settling((state(weights) for weights in snapshots.values()), last)
+    return {"divergence": torch.stack(divergences)} | measured

@@ -6,6 +6,8 @@ uses them in the chapter "EM against SGD" (book/em-against-sgd.ipynb). Along tra
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -88,3 +90,27 @@ def settled(distance: Tensor, steps: Tensor, share: float = 0.9) -> Tensor:
     high, low = distance.gather(0, last[None])[0], distance.gather(0, last[None] + 1)[0]
     part = ((high - goal) / (high - low)).clamp(0, 1)
     return steps[last] + part * (steps[last + 1] - steps[last])
+
+
+def settling(states: Iterable[tuple[Tensor, Tensor]], final: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    """How attention and values travel to their end. `states` gives, at each snapshot, attention (..., rows, n) and
+    values (..., points, d); `final` is the last of them. Returns tensors (snapshots, ...):
+
+    attention_path, attention_left: Jensen-Shannon distance, mean over rows, travelled so far and left to the end;
+    values_path, values_left: the same for values, relative to the norm of the final ones; values_cka: with the final ones.
+    """
+    measured, before = [], None
+    for attention, values in states:
+        before = before or (attention, values)
+        measured.append(
+            {
+                "attention_path": jensen_shannon(attention, before[0]).mean(-1),
+                "attention_left": jensen_shannon(attention, final[0]).mean(-1),
+                "values_path": (values - before[1]).flatten(-2).norm(dim=-1) / final[1].flatten(-2).norm(dim=-1),
+                "values_left": relative_distance(values, final[1]),
+                "values_cka": cka(values, final[1]),
+            }
+        )
+        before = attention, values
+    stacked = {name: torch.stack([row[name] for row in measured]) for name in measured[0]}
+    return stacked | {name: stacked[name].cumsum(0) for name in ("attention_path", "values_path")}

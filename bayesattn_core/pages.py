@@ -3,10 +3,13 @@
     {result}`name` or {result}`chapter:name`    a recorded result, with its spread, as `results.text` formats it
 
 Every figure named fig-* is shown as the SVG drawn from its committed numbers, with links to SVG, PDF, PNG and numbers.
+Figures in STEPPED can also be stepped through, by book/assets/stepper.js over the same numbers, put into the page
+because a page opened from a file may not read another.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path, PurePosixPath
 
 from docutils import nodes
@@ -16,6 +19,7 @@ from sphinx.util.docutils import SphinxRole
 from . import figures, records, results
 
 OFFERED = {"svg": "SVG", "pdf": "PDF", "png": "PNG, 300 dpi", "json": "numbers, JSON"}
+STEPPED = ("fig-free-values",)
 
 
 class ResultRole(SphinxRole):
@@ -39,7 +43,7 @@ def offer_files(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         return
     root = "" if app.builder.name == "singlehtml" else "../" * docname.count("/")
     known = set(figures.committed())
-    for figure in doctree.findall(nodes.figure):
+    for figure in list(doctree.findall(nodes.figure)):
         for figure_id in known.intersection(figure["names"]):
             for image in figure.findall(nodes.image):
                 image["uri"] = f"{root}figures/{figure_id}.svg"
@@ -50,6 +54,11 @@ def offer_files(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             figure += nodes.legend(
                 "", nodes.raw("", f'<p class="figure-files">{figure_id}: {links}</p>', format="html")
             )
+            if figure_id in STEPPED:
+                numbers = json.dumps(figures.read(figure_id)["numbers"], separators=(",", ":"))
+                widget = f'<div class="stepper" data-figure="{figure_id}"></div>'
+                widget += f'<script type="application/json" id="numbers-{figure_id}">{numbers}</script>'
+                figure.parent.insert(figure.parent.index(figure) + 1, nodes.raw("", widget, format="html"))
 
 
 def draw_files(app: Sphinx, exception: Exception | None) -> None:

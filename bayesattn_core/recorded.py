@@ -33,25 +33,37 @@ def record_authors(device: torch.device) -> records.Record:
     return as_record(config, run, device, time.perf_counter() - start)
 
 
-def tune(what: str, task, weights: dict[str, Tensor], seeds: tuple[int, ...], bases, steps: int, tail: int, **options):
-    """A record of both families at every base rate: the rate with the lowest mean training loss over the last `tail`
+def tune(
+    what: str,
+    task,
+    weights: dict[str, Tensor],
+    seeds: tuple[int, ...],
+    families: dict,
+    bases,
+    steps: int,
+    tail: int,
+    **options,
+):
+    """A record of every family at every base rate: the rate with the lowest mean training loss over the last `tail`
     evaluations is `config["tuned"]`. A rate at which any seed diverges has NaN for a curve and is out."""
     start, device = time.perf_counter(), task.inputs.device
-    loss = torch.full((steps + 1, len(experiments.FAMILIES), len(bases), len(seeds)), torch.nan)
-    for f, (family, factors) in enumerate(experiments.FAMILIES.items()):
+    loss = torch.full((steps + 1, len(families), len(bases), len(seeds)), torch.nan)
+    for f, (family, factors) in enumerate(families.items()):
         for b, base in enumerate(bases):
             rates = {name: torch.tensor([rate]) for name, rate in experiments.per_weight(base, **factors).items()}
+            kind = {
+                "value_step": "majorised" if family == "m-step" else "gradient",
+                "label": f"tuning {family} {base:g}",
+            }
             try:
-                run = experiments.descend_arms(
-                    task, weights, rates, steps, label=f"tuning {family} {base:g}", **options
-                )
+                run = experiments.descend_arms(task, weights, rates, steps, **kind, **options)
             except training.Diverged:
                 continue
             loss[:, f, b] = run.loss[:, :, 0].cpu()
     final = loss[-tail:].mean((0, -1)).nan_to_num(torch.inf)  # (families, bases)
-    tuned = {family: bases[int(final[f].argmin())] for f, family in enumerate(experiments.FAMILIES)}
+    tuned = {family: bases[int(final[f].argmin())] for f, family in enumerate(families)}
     config = {
-        "task": what, "seeds": list(seeds), "families": experiments.FAMILIES, "bases": list(bases),
+        "task": what, "seeds": list(seeds), "families": families, "bases": list(bases),
         "steps": steps, "dtype": "float32", "tuned": tuned,
     }  # fmt: skip
     return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
@@ -60,7 +72,8 @@ def tune(what: str, task, weights: dict[str, Tensor], seeds: tuple[int, ...], ba
 def record_tuning(device: torch.device) -> records.Record:
     """sticky-tuning: both families at BASE_RATES on the tuning seeds, 1000 steps, judged by the final training loss."""
     chain, weights = experiments.setting(tasks.fresh_draws, experiments.TUNING_SEEDS, device)
-    return tune("sticky chain, fresh draws", chain, weights, experiments.TUNING_SEEDS, experiments.BASE_RATES, 1000, 1)
+    seeds, families, bases = experiments.TUNING_SEEDS, experiments.FAMILIES, experiments.BASE_RATES
+    return tune("sticky chain, fresh draws", chain, weights, seeds, families, bases, 1000, 1)
 
 
 def record_fair(
@@ -120,19 +133,12 @@ LOOKUP_EVERY = 10  # steps between evaluations
 
 
 def record_lookup_tuning(device: torch.device) -> records.Record:
-    """lookup-tuning: both families at LOOKUP_BASES on tuning seeds, judged by the mean training loss over all steps: at
-    the end nearly every rate stands at the floor, so a rate is good here if it gets there soon."""
-    task, weights, options = experiments.lookup_setting(experiments.LOOKUP_TUNING_SEEDS, device=device)
-    return tune(
-        "lookup",
-        task,
-        weights,
-        experiments.LOOKUP_TUNING_SEEDS,
-        experiments.LOOKUP_BASES,
-        experiments.LOOKUP_STEPS,
-        experiments.LOOKUP_STEPS + 1,
-        **options,
-    )
+    """lookup-tuning: every family at LOOKUP_BASES on tuning seeds, judged by the mean training loss over all steps: at the
+    end nearly every rate stands at the floor, so a rate is good here if it gets there soon."""
+    seeds, families, bases = experiments.LOOKUP_TUNING_SEEDS, experiments.LOOKUP_FAMILIES, experiments.LOOKUP_BASES
+    task, weights, options = experiments.lookup_setting(seeds, device=device)
+    steps = experiments.LOOKUP_STEPS
+    return tune("lookup", task, weights, seeds, families, bases, steps, steps + 1, **options)
 
 
 def record_lookup(device: torch.device) -> records.Record:

@@ -136,7 +136,7 @@ def descend(
         curves[0, step] = mean(loss)
         curves[1, step] = mean((shares * (log_p.argmax(-1) == best)).sum(-1))
         curves[2, step] = mean(-(shares * (log_p.exp() * log_p).sum(-1)).sum(-1))
-        if step % CHECK_EVERY == 0 or step == steps:
+        if step % CHECK_EVERY == 0 or step == steps or value_step == "majorised":  # no pseudo-inverse of NaN
             refuse_nan(curves[0, : step + 1])
         if step < steps:
             if sequences:

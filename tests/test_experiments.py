@@ -100,12 +100,14 @@ def test_the_fair_records_replay(name, draws):
     assert torch.allclose(loss, record.metrics["loss"][-1, :2], rtol=0, atol=1e-4)
 
 
-def test_the_tuned_rates_are_those_that_the_tuning_record_prefers():
-    record = records.read("sticky-tuning")
-    final = record.metrics["loss"][-1].mean(-1).nan_to_num(torch.inf)
-    for k, family in enumerate(experiments.FAMILIES):
+@pytest.mark.parametrize(("name", "tail"), [("sticky-tuning", 1), ("lookup-tuning", None)])
+def test_the_tuned_rates_are_those_that_the_tuning_record_prefers(name, tail):
+    record = records.read(name)
+    loss = record.metrics["loss"]
+    final = loss[-(tail or len(loss)) :].mean((0, -1)).nan_to_num(torch.inf)
+    for k, (family, factors) in enumerate(record.config["families"].items()):
         base = record.config["bases"][int(final[k].argmin())]
-        assert experiments.tuned_rates(family) == experiments.per_weight(base, **experiments.FAMILIES[family])
+        assert experiments.tuned_rates(family, name) == experiments.per_weight(base, **factors)
 
 
 def test_lookup_streams_are_the_same_for_every_arm_and_fresh_at_every_step():
