@@ -37,7 +37,7 @@ def relative_distance(a: Tensor, b: Tensor) -> Tensor:
 def cka(a: Tensor, b: Tensor) -> Tensor:
     """Linear centred kernel alignment of points a (..., n, d) and b (..., n, d'), (...), from 0 to 1.
 
-    1 if they are equal up to rotation, scale and shift {cite}`kornblith2019similarity`.
+    1 if they are equal up to rotation, scale and shift. Source: Kornblith et al., arXiv:1905.00414.
     """
     n = checks.tensor("a", a, dims=2).shape[-2]
     checks.tensor("b", b, last=(n, None))

@@ -31,7 +31,7 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("page", ["index", "book/gradients", "book/em-against-sgd", "book/notation"])
+@pytest.mark.parametrize("page", ["index", "book/gradients", "book/feedback", "book/em-against-sgd", "book/notation"])
 def test_page_in_a_browser_without_network(built, page, tmp_path):
     assert pages.problems(built) == []
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -45,3 +45,6 @@ def test_page_in_a_browser_without_network(built, page, tmp_path):
     if page.startswith("book/"):
         assert formulas > 15
         assert not re.search(r"\\\(|\\\[", re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL))
+    if page == "book/feedback":  # the stepper has drawn its first frame
+        assert re.search(r"<output>step 0, loss \d\.\d\d nats</output>", done.stdout)
+        assert done.stdout.count("<rect", done.stdout.index('class="stepper"')) > 25

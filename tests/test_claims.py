@@ -1,7 +1,9 @@
 """Verdicts on made-up numbers whose verdict is plain."""
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import permutation_test
 
 from bayesattn_core import claims
 
@@ -41,6 +43,17 @@ def test_c5():
     assert claims.c5(kl(sgd=90, em=50, tuned_sgd=50), still).verdict == "holds in part"
     assert claims.c5(kl(sgd=90, em=50, tuned_sgd=80), still | {"sgd": 0.01}).verdict == "holds in part"
     assert claims.c5(kl(sgd=50, em=50, tuned_sgd=40), still).verdict == "does not hold here"
+
+
+def test_the_sign_flip_test_is_scipys():
+    differences = torch.tensor([1.0, 2, -0.5, 3, 0.1, 2, 1.5], dtype=torch.float64)
+    judge = permutation_test(
+        (differences.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf, alternative="two-sided"
+    )
+    assert claims.sign_flip_p(differences) == pytest.approx(judge.pvalue)
+    assert claims.sign_flip_p(torch.ones(5)) == 2 / 2**5
+    with pytest.raises(ValueError, match="at most 20 seeds, got 21"):
+        claims.sign_flip_p(torch.ones(21))
 
 
 def test_the_freeze_step_follows_half_of_the_fall():

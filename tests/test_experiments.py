@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayesattn_core import attention, experiments, records, tasks, training
+from bayesattn_core import attention, experiments, recorded, records, tasks, training
 
 
 @pytest.fixture
@@ -98,6 +98,69 @@ def test_the_fair_records_replay(name, draws):
     mean = attention.uniform_weights(chain.inputs)
     loss, _, _ = attention.blockwise(chain.inputs[:, None], final, chain.targets[:, None], mean)
     assert torch.allclose(loss, record.metrics["loss"][-1, :2], rtol=0, atol=1e-4)
+
+
+def test_the_frozen_record_replays():
+    """First steps from the freeze at the start, and what was held stays held: of two seeds and every arm."""
+    record = records.read("sticky-frozen")
+    seeds, arms = record.config["seeds"][:2], record.config["arms"]
+    chain, weights = experiments.setting(tasks.author_draws, seeds)
+    rates = experiments.fair_rates(chain, weights, arms)
+    for f, names in enumerate(recorded.FREEZES.values()):
+        held = {name: rate * (name not in names) for name, rate in rates.items()}
+        replay = experiments.descend_arms(chain, weights, held, 2)
+        assert torch.allclose(replay.loss, record.metrics["loss"][:3, :2, :, f, 0], rtol=0, atol=1e-4)
+        for name in names:
+            assert torch.equal(replay.weights[name], weights[name][:, None].expand_as(replay.weights[name]))
+    whole = records.read("sticky-fair-authors")
+    # before the freeze, the run is the one that was not frozen; tuned SGD is left out: it stands at the edge of stability,
+    # where spikes of the loss blow rounding up
+    columns = [whole.config["arms"].index(arm) for arm in arms[:2]]
+    for s, step in enumerate(record.config["freeze_steps"]):
+        expected = whole.metrics["loss"][: step + 1][:, :, columns, None].expand(-1, -1, -1, 2)
+        assert torch.allclose(record.metrics["loss"][: step + 1, :, :2, :, s], expected, rtol=0, atol=1e-4)
+
+
+def test_the_converged_record_replays():
+    record, short_runs = records.read("sticky-converged"), records.read("sticky-fair-authors")
+    seeds, arms, every = record.config["seeds"], record.config["arms"], record.config["every"]
+    chain, weights = experiments.setting(tasks.author_draws, seeds[:1])
+    replay = experiments.descend_fair(chain, weights, experiments.fair_rates(chain, weights, arms), arms, every)
+    assert torch.allclose(replay.loss[::every], record.metrics["loss"][:2, :1], rtol=0, atol=1e-4)
+    columns = [short_runs.config["arms"].index(arm) for arm in arms[:2]]  # SGD and EM-like
+    expected = short_runs.metrics["loss"][::every][:, :, columns]
+    assert torch.allclose(record.metrics["loss"][:101, :, :2], expected, rtol=0, atol=1e-4)
+    mean = attention.uniform_weights(chain.inputs)
+    final = {n: record.weights[n][:1] for n in attention.WEIGHTS}
+    loss, _, _ = attention.blockwise(chain.inputs[:, None], final, chain.targets[:, None], mean)
+    assert torch.allclose(loss, record.metrics["loss"][-1, :1], rtol=0, atol=1e-4)
+
+
+def test_the_lookup_records_replay():
+    """First steps of every arm, the final weights' distance to the exact answer, and one run with routing held."""
+    record = records.read("lookup-fair")
+    seeds, arms, every = record.config["seeds"][:2], record.config["arms"], record.config["every"]
+    task, weights, options = experiments.lookup_setting(seeds)
+    rates = experiments.fair_rates(task, weights, arms, experiments.LOOKUP_SCALE, "lookup-tuning")
+    replay = experiments.descend_fair(task, weights, rates, arms, every, **options)
+    assert torch.allclose(replay.loss[::every], record.metrics["loss"][:2, :2], rtol=0, atol=1e-3)
+    unseen = experiments.lookup_stream(seeds, -1)
+    divergence, _, _ = experiments.evaluate_lookup(unseen, {n: W[:2] for n, W in record.weights.items()})
+    assert torch.allclose(divergence, record.metrics["divergence"][-1, :2], rtol=0, atol=1e-4)
+
+    frozen = records.read("lookup-frozen")
+    at, steps = 100, frozen.config["steps"]
+    column, place = frozen.config["arms"].index("tuned-sgd"), frozen.config["freeze_steps"].index(at)
+    task, weights, options = experiments.lookup_setting(seeds[:1])
+    rates = experiments.fair_rates(task, weights, ["tuned-sgd"], experiments.LOOKUP_SCALE, "lookup-tuning")
+    before = experiments.descend_arms(task, weights, rates, at, **options)
+    task, _, options = experiments.lookup_setting(seeds[:1], at)
+    held = {name: rate * (name not in recorded.FREEZES["routing"]) for name, rate in rates.items()}
+    X, targets = task.inputs[:, None], task.targets[:, None]
+    rest = training.descend(X, before.weights, targets, held, steps - at, **options)
+    unseen = experiments.lookup_stream(seeds[:1], -1)
+    divergence, _, _ = experiments.evaluate_lookup(unseen, rest.weights)
+    assert torch.allclose(divergence[0, 0], frozen.metrics["divergence"][0, 0, column, 0, place], rtol=0.05, atol=1e-3)
 
 
 @pytest.mark.parametrize(("name", "tail"), [("sticky-tuning", 1), ("lookup-tuning", None)])

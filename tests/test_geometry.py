@@ -83,3 +83,17 @@ def test_shapes_that_do_not_fit_are_named():
         geometry.cka(torch.ones(4, 2), torch.ones(5, 2))
     with pytest.raises(TypeError, match=r"points must be a torch\.Tensor"):
         geometry.path_length([1, 2])
+
+
+def test_settling_of_a_planted_path(draw):
+    """Values on a straight line, attention that moves once and then rests."""
+    end = torch.randn(4, 3, generator=draw, dtype=torch.float64)
+    one, two = torch.tensor([[1.0, 0.0]] * 5).double(), torch.tensor([[0.0, 1.0]] * 5).double()
+    states = [(one, 0.25 * end), (two, 0.5 * end), (two, end)]
+    found = geometry.settling(iter(states), states[-1])
+    gap = math.sqrt(math.log(2))
+    assert found["attention_path"].tolist() == pytest.approx([0, gap, gap])
+    assert found["attention_left"].tolist() == pytest.approx([gap, 0, 0])
+    assert found["values_path"].tolist() == pytest.approx([0, 0.25, 0.75])
+    assert found["values_left"].tolist() == pytest.approx([0.75, 0.5, 0])
+    assert found["values_cka"].tolist() == pytest.approx([1, 1, 1])

@@ -5,6 +5,122 @@ from matplotlib.figure import Figure
 
 from bayesattn_core import figures
 
+MARKERS = "os^"  # of answers
+
+
+def fig_free_values(numbers: dict) -> Figure:
+    """A head whose scores and values are free, in frames: the plane of values above, attention below.
+
+    step (frames,): step of each frame; shown: the frames drawn here; loss (frames,): nats; answers (n,): class of each
+    position; directions (C, 2): columns of W_O; values, contexts, pulls (frames, n, 2): v_j, g_i and -u_i;
+    attention (frames, n, n): α_ij.
+    """
+    frames = [int(k) for k in numbers["shown"]]
+    figure, axes = figures.canvas(
+        2, len(frames), height=3.5, height_ratios=[1.35, 1]
+    )
+    answers, n = numbers["answers"].astype(int), len(numbers["answers"])
+    reach = 1.08 * np.abs(numbers["values"][frames]).max()
+    for column, frame in enumerate(frames):
+        plane, rows = axes[:, column]
+        values, contexts = numbers["values"][frame], numbers["contexts"][frame]
+        attention = numbers["attention"][frame]
+        for k, direction in enumerate(numbers["directions"]):
+            along = direction / np.linalg.norm(direction) * reach
+            ray = np.stack([0 * along, along], -1)
+            plane.plot(*ray, color=figures.COLORS[k], alpha=0.35)
+        for i in range(n):
+            color = figures.COLORS[answers[i]]
+            for j in range(n):
+                line = np.stack([contexts[i], values[j]], -1)
+                width = 2.2 * attention[i, j]
+                plane.plot(*line, color=color, linewidth=width, alpha=0.55)
+            pull = numbers["pulls"][frame][i] * 0.9
+            plane.annotate(
+                "",
+                contexts[i] + pull,
+                contexts[i],
+                arrowprops={"arrowstyle": "->", "color": "0.2", "lw": 0.9},
+            )
+            plane.plot(
+                *contexts[i],
+                MARKERS[answers[i]],
+                color=color,
+                markeredgecolor="0.1",
+                markersize=5.5,
+                zorder=4,
+            )
+        plane.plot(*values.T, "o", color="white", markeredgecolor="0.2", ms=9)
+        for j in range(n):
+            place = {"ha": "center", "va": "center", "fontsize": 7, "zorder": 6}
+            plane.text(*values[j], str(j + 1), **place)
+        plane.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[])
+        plane.set_aspect("equal")
+        plane.set_xlabel(
+            f"step {numbers['step'][frame]:.0f}\nloss {numbers['loss'][frame]:.2f} nats"
+        )
+        for side in ("top", "right"):
+            plane.spines[side].set_visible(True)
+        rows.imshow(attention, cmap=figures.SEQUENTIAL, vmin=0, vmax=1)
+        for i in range(n):
+            rows.plot(
+                -0.85,
+                i,
+                MARKERS[answers[i]],
+                color=figures.COLORS[answers[i]],
+                markeredgecolor="0.1",
+                clip_on=False,
+                markersize=5,
+            )
+        rows.set(xticks=range(n), xticklabels=range(1, n + 1), yticks=[])
+        rows.set_xlabel("value")
+    axes[1, 0].set_ylabel("position\n")
+    return figure
+
+
+def fig_toy_signs(numbers: dict) -> Figure:
+    """How often the threshold rule is right along the training of free-value toys.
+
+    step (steps,); own, fixed, truth, commoner (steps, groups): share of right signs by the own pull alone, at fixed
+    errors, and in truth, and of the commoner sign in truth; each group is a set of toys.
+    """
+    figure, axes = figures.canvas(height=2.6)
+    axis, step = axes[0, 0], numbers["step"]
+    rows = {
+        "fixed": "all pulls, fixed errors",
+        "truth": "in truth",
+        "commoner": "commoner sign, in truth",
+    }
+    axis.axhline(0.5, color="0.6", linewidth=0.8)
+    for k, (name, label) in enumerate(rows.items()):
+        figures.band(axis, step, numbers[name], k, label=label)
+    axis.set(xlabel="step", ylabel="share of right signs", ylim=(0, 1))
+    axis.legend(fontsize=8)
+    return figure
+
+
+def fig_saturation_training(numbers: dict) -> Figure:
+    """Gradients along training: of the lookup head, and of the sticky chain's.
+
+    For each of lookup, sticky: step_GROUP (n,); scores_GROUP, values_GROUP (n, seeds): norms of ∂L/∂S and ∂L/∂V relative
+    to their largest along training; open_GROUP (n, seeds): mean over positions of Σ_j α_ij (1 - α_ij).
+    """
+    figure, axes = figures.canvas(1, 2, height=2.8, sharey=True)
+    labels = {
+        "scores": "gradient of the scores",
+        "values": "gradient of the values",
+        "open": "openness Σα(1 − α)",
+    }
+    groups = {"lookup": "task that needs routing", "sticky": "sticky chain"}
+    for axis, (group, title) in zip(axes[0], groups.items(), strict=True):
+        for k, (name, label) in enumerate(labels.items()):
+            step, lines = numbers[f"step_{group}"], numbers[f"{name}_{group}"]
+            figures.band(axis, step, lines, k, label=label)
+        axis.set(xlabel=f"step ({title})", yscale="log")
+    axes[0, 0].set_ylabel("relative to the largest; openness")
+    axes[0, 0].legend(fontsize=8)
+    return figure
+
 
 def fig_threshold(numbers: dict) -> Figure:
     """Change of advantage with a value step, per unit of η|u_i|², against attention above the threshold; one head.
