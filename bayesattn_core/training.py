@@ -146,9 +146,14 @@ def descend(
                 Z, Y = head.route(X, weights, causal), head.one_hot(targets, weights["W_O"].shape[-1], X.dtype)
                 each = (position_weights / (X.shape[-3] if sequences else 1)).expand(*batch, X.shape[-2])[..., None]
                 Y = Y.expand(*batch, *Y.shape[-2:])
-                steps_taken["W_V"] = em.majorised_step(
-                    pooled(Z), weights["W_O"], pooled(log_p.exp()), pooled(Y), pooled(each)[..., 0]
-                )
+                try:
+                    steps_taken["W_V"] = em.majorised_step(
+                        pooled(Z), weights["W_O"], pooled(log_p.exp()), pooled(Y), pooled(each)[..., 0]
+                    )
+                except torch.linalg.LinAlgError as error:
+                    raise Diverged(
+                        f"training must keep well-scaled weights, got none at step {step}: {error}"
+                    ) from None
             weights = {name: w + steps_taken[name] for name, w in weights.items()}
     if sequences:
         weights = {name: w.squeeze(-3) for name, w in weights.items()}
