@@ -103,13 +103,16 @@ def fig_saturation_training(numbers: dict) -> Figure:
     """Gradients along training: of the lookup head, and of the sticky chain's.
 
     For each of lookup, sticky: step_GROUP (n,); scores_GROUP, values_GROUP (n, seeds): norms of ∂L/∂S and ∂L/∂V relative
-    to their largest along training; open_GROUP (n, seeds): mean over positions of Σ_j α_ij (1 - α_ij).
+    to their largest along training; open_GROUP (n, seeds): mean over positions of Σ_j α_ij (1 - α_ij); gap_GROUP
+    (n, seeds): mean over positions of the range of b_ij over j, relative to its largest. On lookup only the questions
+    that can be answered are counted.
     """
     figure, axes = figures.canvas(1, 2, height=2.8, sharey=True)
     labels = {
         "scores": "gradient of the scores",
         "values": "gradient of the values",
         "open": "openness Σα(1 − α)",
+        "gap": "range of compatibilities",
     }
     groups = {"lookup": "task that needs routing", "sticky": "sticky chain"}
     for axis, (group, title) in zip(axes[0], groups.items(), strict=True):
@@ -118,7 +121,7 @@ def fig_saturation_training(numbers: dict) -> Figure:
             figures.band(axis, step, lines, k, label=label)
         axis.set(xlabel=f"step ({title})", yscale="log")
     axes[0, 0].set_ylabel("relative to the largest; openness")
-    axes[0, 0].legend(fontsize=8)
+    axes[0, 1].legend(fontsize=8, loc="lower left")
     return figure
 
 
