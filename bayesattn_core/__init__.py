@@ -7,8 +7,12 @@ Modules, each using only those before it:
     gradcheck   finite differences on any scalar function of named tensors
     em          expectation-maximisation beside attention: mixtures, the majorised M-step
     tasks       tasks with exact posteriors
+    tunnels     tasks with exact posteriors for networks, behind one interface
+    scan        the selective scan of Mamba, with its gradients by hand
+    models      Transformer, Mamba, LSTM and MLP behind one interface
     records     recorded runs
     training    gradient descent on the head
+    networks    training of networks on wind tunnels: one loop, checkpoints
     geometry    diagnostics: distances, paths, principal axes
     experiments the experiments on the head: settings, arms, controls
     recorded    the recorded runs, each made again by one command

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from . import checks, experiments, figures, gradcheck, recorded, records, training
+from . import checks, experiments, figures, gradcheck, models, networks, recorded, records, training
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,6 +81,13 @@ def run_record(options) -> int:
     return 0
 
 
+def run_train(options) -> int:
+    changes = {name: getattr(options, name) for name in ("seed", "steps", "rate") if getattr(options, name) is not None}
+    chosen = networks.settings(options.task, options.architecture, options.profile, **changes)
+    print(networks.train(chosen, Path(options.out), checks.device(options.device), resume=options.resume))
+    return 0
+
+
 def run_figures(options) -> int:
     print(f"{len(figures.publish(Path(options.out)))} files in {options.out}")
     return 0
@@ -121,6 +128,18 @@ def main(arguments: list[str] | None = None) -> int:
     )
     command.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N or auto (default cpu)")
     command.set_defaults(run=run_record)
+
+    command = commands.add_parser("train", help="train one network on a wind tunnel and record it")
+    command.add_argument("task", metavar="TASK", help=f"one of {', '.join(networks.TASKS)}")
+    command.add_argument("architecture", metavar="ARCH", help=f"one of {', '.join(models.ARCHITECTURES)}")
+    command.add_argument("--profile", default="quick", help="quick (default) or paper")
+    command.add_argument("--seed", type=whole, help="of the weights and the sequences (default 0)")
+    command.add_argument("--steps", type=whole, help="optimiser steps (default: the profile's)")
+    command.add_argument("--rate", type=real, help="peak learning rate (default: the profile's)")
+    command.add_argument("--device", default="cpu", help="cpu, cuda, cuda:N or auto (default cpu)")
+    command.add_argument("--out", required=True, help="folder of the record, written when the run is over")
+    command.add_argument("--resume", action="store_true", help="go on from the checkpoint beside OUT, if there is one")
+    command.set_defaults(run=run_train)
 
     command = commands.add_parser("figures", help="draw every figure from its committed numbers as SVG, PDF and PNG")
     command.add_argument("--out", required=True, help="folder to write to")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from . import experiments, records, tasks, training
+from . import experiments, models, networks, records, tasks, training
 
 
 def as_record(
@@ -205,6 +206,55 @@ def record_lookup_frozen(device: torch.device) -> records.Record:
     )
 
 
+# Networks on wind tunnels: a cell is a task and an architecture. Its rate is tuned on a seed that is not reported.
+CELL_RATES = (1e-3, 3e-3, 1e-2)
+CELL_TUNING = {"seed": 900, "steps": 1000, "evaluations": 2}
+RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathers; not kept
+
+
+def run_once(settings: networks.Settings, out: Path, device: torch.device) -> records.Record:
+    """The record of a single run: read if it is there, else trained, going on from its checkpoint if it has one."""
+    if not out.exists():
+        networks.train(settings, out, device, resume=True)
+    return records.read(out.name, out.parent)
+
+
+def record_cell(
+    task: str, architecture: str, device: torch.device, seeds: int = 5, profile: str = "quick"
+) -> records.Record:
+    """TASK-ARCHITECTURE: the rate with the lowest training loss over the last 100 of 1000 steps, then that rate on
+    `seeds` seeds. Metrics stacked over seeds, in the last dimension; weights and probe snapshots of seed 0."""
+    folder, tuning = RUNS / profile / f"{task}-{architecture}", {}
+    for rate in CELL_RATES:
+        chosen = networks.settings(task, architecture, profile, rate=rate, **CELL_TUNING)
+        try:
+            tuning[rate] = run_once(chosen, folder / f"rate-{rate:g}", device).metrics["loss"][-100:].mean().item()
+        except training.Diverged:
+            tuning[rate] = float("inf")
+    best = min(tuning, key=tuning.get)
+    runs = []
+    for seed in range(seeds):
+        snapshots = 12 if seed == 0 and not task.startswith("recall") else 0
+        chosen = networks.settings(task, architecture, profile, rate=best, seed=seed, snapshots=snapshots)
+        runs.append(run_once(chosen, folder / f"seed-{seed}", device))
+    config = runs[0].config | {"seed": list(range(seeds)), "tuning": {str(rate): loss for rate, loss in tuning.items()}}
+    metrics = {name: torch.stack([run.metrics[name] for run in runs], -1) for name in runs[0].metrics}
+    metrics["loss"] = metrics["loss"].unfold(0, 10, 10).mean(-1)  # means of ten steps
+    spent = sum(run.provenance["wall_seconds"] for run in runs)
+    provenance = runs[0].provenance | {
+        "wall_seconds": round(spent, 1),
+        "commits": sorted({str(run.provenance["commit"]) for run in runs}),
+    }
+    return records.Record(config, metrics, runs[0].weights, provenance)
+
+
+CELLS = {
+    f"{task}-{architecture}": (task, architecture, 3 if task.startswith("recall") else 5)
+    for task in networks.TASKS
+    for architecture in models.ARCHITECTURES
+    if not (task.startswith("recall") and architecture == "mlp")
+}
+
 # The recorded runs that chapters read, by name; a record that needs another comes after it.
 RECORDED = {
     "sticky-authors": record_authors,
@@ -220,4 +270,5 @@ RECORDED = {
     "lookup-tuning": record_lookup_tuning,
     "lookup-fair": record_lookup,
     "lookup-frozen": record_lookup_frozen,
+    **{name: lambda device, cell=cell: record_cell(cell[0], cell[1], device, cell[2]) for name, cell in CELLS.items()},
 }

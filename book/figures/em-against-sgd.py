@@ -382,7 +382,12 @@ def fig_convergence(numbers: dict) -> Figure:
         )
     left.axhline(numbers["floor"], color="0.4", linestyle=":")
     left.text(1.2, numbers["floor"], "exact answer", fontsize=8, va="bottom")
-    left.set(xscale="log", xlabel="step + 1", ylabel="training loss, nats")
+    left.set(
+        xscale="log",
+        xlabel="step + 1",
+        ylabel="training loss, nats",
+        ylim=(1.35, 2.15),
+    )
     right.set(
         xscale="log",
         yscale="log",
