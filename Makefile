@@ -60,6 +60,7 @@ records: $(READY) ## make the recorded runs that are missing
 
 bench: $(READY) ## measure speed and memory, as ratios against stated references
 	$(PY) -m tests.bench
+	$(PY) -m tests.bench_networks
 
 clean: ## remove the built pages and caches (the environment stays)
 	rm -rf _build .pytest_cache .ruff_cache

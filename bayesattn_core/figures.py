@@ -24,7 +24,7 @@ from . import checks, records
 ROOT = records.BOOK / "figures"
 WIDTH = 7.0  # inches: the page's text column
 FILES = {"svg": {"metadata": {"Date": None}}, "pdf": {"metadata": {"CreationDate": None}}, "png": {"dpi": 300}}
-EMBEDDED = {"dpi": 100}  # of the picture inside a notebook
+EMBEDDED = {"dpi": 80}  # of the picture inside a notebook, which must stay small
 SIGNIFICANT = 6  # digits kept of every number behind a figure
 
 COLORS = seaborn.color_palette("colorblind")

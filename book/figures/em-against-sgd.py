@@ -450,6 +450,7 @@ def freezing_panels(numbers: dict, label: str) -> Figure:
             xticklabels=[f"{s:.0f}" for s in steps],
             xlabel=f"frozen from step\n{ARM_LOOKS[arm][0]}",
         )
+        axis.tick_params(axis="x", labelsize=7)
     axes[0, 0].set_ylabel(label)
     axes[0, -1].legend(fontsize=8)
     return figure
@@ -644,7 +645,7 @@ def fig_lookup_freezing(numbers: dict) -> Figure:
     arms: names; freeze_step (m,); routing, values (arms, seeds, m): KL(exact || model) after all steps, nats, with W_Q
     and W_K, or W_V, held from that step on; whole (arms, seeds): with nothing frozen.
     """
-    figure = freezing_panels(numbers, "final KL(exact ‖ model), nats (log)")
+    figure = freezing_panels(numbers, "final KL, nats (log)")
     for axis in figure.axes:
         axis.set_yscale("log")
     return figure
