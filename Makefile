@@ -7,7 +7,7 @@ PAGE := _build/html/index.html
 CHAPTERS := $(wildcard $(shell sed -n 's/^ *- file: *\(.*\)/\1.ipynb/p' _toc.yml))
 # In this order: later records need earlier ones
 RECORDS := sticky-authors sticky-tuning sticky-fair-authors sticky-fair-fresh sticky-frozen sticky-converged \
-           lookup-tuning lookup-fair lookup-frozen
+           lookup-tuning lookup-fair lookup-frozen sticky-frozen-content lookup-frozen-content
 PAGES := $(wildcard *.md *.yml book/*.md book/*.bib book/*.ipynb book/assets/* book/figures/* book/results/* bayesattn_core/*.py)
 
 .PHONY: help book test unit chapters portability execute records bench clean

@@ -99,21 +99,21 @@ def record_fair(
 
 
 FREEZE_STEPS = (0, 100, 300, 600)
-FREEZES = {"routing": ("W_Q", "W_K"), "values": ("W_V",)}
+FREEZES = {"routing": ("W_Q", "W_K"), "values": ("W_V",), "content": ("W_V", "W_O")}
 
 
-def record_frozen(device: torch.device) -> records.Record:
-    """sticky-frozen: SGD, EM-like and tuned SGD on the authors' seeds with W_Q and W_K, or W_V, held from a step on;
-    losses (steps + 1, seeds, arms, freezes, freeze steps), 1000 steps."""
+def record_frozen(device: torch.device, freezes: tuple[str, ...] = ("routing", "values")) -> records.Record:
+    """sticky-frozen, sticky-frozen-content: SGD, EM-like and tuned SGD on the authors' seeds with some of FREEZES held
+    from a step on; losses (steps + 1, seeds, arms, freezes, freeze steps), 1000 steps."""
     start, seeds, arms, steps = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em", "tuned-sgd"], 1000
     chain, weights = experiments.setting(tasks.author_draws, seeds, device)
     rates = experiments.fair_rates(chain, weights, arms)
     before = experiments.descend_arms(
         chain, weights, rates, max(FREEZE_STEPS), snapshots=FREEZE_STEPS, label="sticky-frozen"
     )
-    loss = torch.empty(steps + 1, len(seeds), len(arms), len(FREEZES), len(FREEZE_STEPS))
-    for f, (what, names) in enumerate(FREEZES.items()):
-        held = {name: rate * (name not in names) for name, rate in rates.items()}
+    loss = torch.empty(steps + 1, len(seeds), len(arms), len(freezes), len(FREEZE_STEPS))
+    for f, what in enumerate(freezes):
+        held = {name: rate * (name not in FREEZES[what]) for name, rate in rates.items()}
         for s, step in enumerate(FREEZE_STEPS):
             from_there = before.snapshots[step]
             X, targets = chain.inputs[:, None], chain.targets[:, None]
@@ -121,7 +121,7 @@ def record_frozen(device: torch.device) -> records.Record:
             loss[: step + 1, :, :, f, s] = before.loss[: step + 1].cpu()
             loss[step:, :, :, f, s] = rest.loss.cpu()
     config = {
-        "task": "sticky chain, authors' draws", "seeds": seeds, "arms": arms, "freezes": list(FREEZES),
+        "task": "sticky chain, authors' draws", "seeds": seeds, "arms": arms, "freezes": list(freezes),
         "freeze_steps": list(FREEZE_STEPS), "steps": steps, "dtype": "float32",
     }  # fmt: skip
     return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
@@ -175,9 +175,9 @@ LOOKUP_FREEZE_STEPS = (0, 20, 50, 100, 200, 300, 400, 600)
 FROZEN_ARMS = ("sgd", "em", "tuned-sgd")
 
 
-def record_lookup_frozen(device: torch.device) -> records.Record:
-    """lookup-frozen: FROZEN_ARMS with W_Q and W_K, or W_V, held from a step on; after all steps, KL(exact || model) in
-    nats on sequences for evaluation, (1, seeds, arms, freezes, freeze steps)."""
+def record_lookup_frozen(device: torch.device, freezes: tuple[str, ...] = ("routing", "values")) -> records.Record:
+    """lookup-frozen, lookup-frozen-content: FROZEN_ARMS with some of FREEZES held from a step on; after all steps,
+    KL(exact || model) in nats on sequences for evaluation, (1, seeds, arms, freezes, freeze steps)."""
     start, seeds = time.perf_counter(), experiments.LOOKUP_SEEDS
     task, weights, options = experiments.lookup_setting(seeds, device=device)
     rates = experiments.fair_rates(task, weights, FROZEN_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
@@ -186,11 +186,11 @@ def record_lookup_frozen(device: torch.device) -> records.Record:
         task, weights, rates, max(steps), snapshots=steps, label="lookup-frozen", **options
     )
     unseen = experiments.lookup_stream(seeds, -1, device)
-    divergence = torch.empty(1, len(seeds), len(FROZEN_ARMS), len(FREEZES), len(steps))
+    divergence = torch.empty(1, len(seeds), len(FROZEN_ARMS), len(freezes), len(steps))
     for s, step in enumerate(steps):
         task, _, options = experiments.lookup_setting(seeds, step, device)
-        for f, (what, names) in enumerate(FREEZES.items()):
-            held = {name: rate * (name not in names) for name, rate in rates.items()}
+        for f, what in enumerate(freezes):
+            held = {name: rate * (name not in FREEZES[what]) for name, rate in rates.items()}
             X, targets = task.inputs[:, None], task.targets[:, None]
             label = f"{what} held from {step}"
             rest = training.descend(
@@ -198,7 +198,7 @@ def record_lookup_frozen(device: torch.device) -> records.Record:
             )
             divergence[0, :, :, f, s] = experiments.evaluate_lookup(unseen, rest.weights)[0].cpu()
     config = {
-        "task": "lookup", "seeds": list(seeds), "arms": list(FROZEN_ARMS), "freezes": list(FREEZES),
+        "task": "lookup", "seeds": list(seeds), "arms": list(FROZEN_ARMS), "freezes": list(freezes),
         "freeze_steps": list(steps), "steps": experiments.LOOKUP_STEPS, "dtype": "float32",
     }  # fmt: skip
     return records.Record(
@@ -270,5 +270,7 @@ RECORDED = {
     "lookup-tuning": record_lookup_tuning,
     "lookup-fair": record_lookup,
     "lookup-frozen": record_lookup_frozen,
+    "sticky-frozen-content": lambda device: record_frozen(device, ("content",)),
+    "lookup-frozen-content": lambda device: record_lookup_frozen(device, ("content",)),
     **{name: lambda device, cell=cell: record_cell(cell[0], cell[1], device, cell[2]) for name, cell in CELLS.items()},
 }

@@ -100,13 +100,15 @@ def test_the_fair_records_replay(name, draws):
     assert torch.allclose(loss, record.metrics["loss"][-1, :2], rtol=0, atol=1e-4)
 
 
-def test_the_frozen_record_replays():
+@pytest.mark.parametrize("name", ["sticky-frozen", "sticky-frozen-content"])
+def test_the_frozen_records_replay(name):
     """First steps from the freeze at the start, and what was held stays held: of two seeds and every arm."""
-    record = records.read("sticky-frozen")
+    record = records.read(name)
     seeds, arms = record.config["seeds"][:2], record.config["arms"]
     chain, weights = experiments.setting(tasks.author_draws, seeds)
     rates = experiments.fair_rates(chain, weights, arms)
-    for f, names in enumerate(recorded.FREEZES.values()):
+    for f, what in enumerate(record.config["freezes"]):
+        names = recorded.FREEZES[what]
         held = {name: rate * (name not in names) for name, rate in rates.items()}
         replay = experiments.descend_arms(chain, weights, held, 2)
         assert torch.allclose(replay.loss, record.metrics["loss"][:3, :2, :, f, 0], rtol=0, atol=1e-4)
@@ -117,7 +119,9 @@ def test_the_frozen_record_replays():
     # where spikes of the loss blow rounding up
     columns = [whole.config["arms"].index(arm) for arm in arms[:2]]
     for s, step in enumerate(record.config["freeze_steps"]):
-        expected = whole.metrics["loss"][: step + 1][:, :, columns, None].expand(-1, -1, -1, 2)
+        expected = whole.metrics["loss"][: step + 1][:, :, columns, None].expand(
+            -1, -1, -1, len(record.config["freezes"])
+        )
         assert torch.allclose(record.metrics["loss"][: step + 1, :, :2, :, s], expected, rtol=0, atol=1e-4)
 
 
@@ -148,19 +152,28 @@ def test_the_lookup_records_replay():
     divergence, _, _ = experiments.evaluate_lookup(unseen, {n: W[:2] for n, W in record.weights.items()})
     assert torch.allclose(divergence, record.metrics["divergence"][-1, :2], rtol=0, atol=1e-4)
 
-    frozen = records.read("lookup-frozen")
+
+@pytest.mark.parametrize(("name", "what"), [("lookup-frozen", "routing"), ("lookup-frozen-content", "content")])
+def test_the_frozen_lookup_records_replay(name, what):
+    """One seed of tuned SGD, held from step 100 to the end."""
+    seeds, frozen = experiments.LOOKUP_SEEDS, records.read(name)
     at, steps = 100, frozen.config["steps"]
     column, place = frozen.config["arms"].index("tuned-sgd"), frozen.config["freeze_steps"].index(at)
     task, weights, options = experiments.lookup_setting(seeds[:1])
     rates = experiments.fair_rates(task, weights, ["tuned-sgd"], experiments.LOOKUP_SCALE, "lookup-tuning")
     before = experiments.descend_arms(task, weights, rates, at, **options)
     task, _, options = experiments.lookup_setting(seeds[:1], at)
-    held = {name: rate * (name not in recorded.FREEZES["routing"]) for name, rate in rates.items()}
+    held = {name: rate * (name not in recorded.FREEZES[what]) for name, rate in rates.items()}
     X, targets = task.inputs[:, None], task.targets[:, None]
     rest = training.descend(X, before.weights, targets, held, steps - at, **options)
     unseen = experiments.lookup_stream(seeds[:1], -1)
     divergence, _, _ = experiments.evaluate_lookup(unseen, rest.weights)
-    assert torch.allclose(divergence[0, 0], frozen.metrics["divergence"][0, 0, column, 0, place], rtol=0.05, atol=1e-3)
+    assert torch.allclose(
+        divergence[0, 0],
+        frozen.metrics["divergence"][0, 0, column, frozen.config["freezes"].index(what), place],
+        rtol=0.05,
+        atol=1e-3,
+    )
 
 
 @pytest.mark.parametrize(("name", "tail"), [("sticky-tuning", 1), ("lookup-tuning", None)])
