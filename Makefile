@@ -12,6 +12,7 @@ PAGES := $(wildcard *.md *.yml book/*.md book/*.bib book/*.ipynb book/assets/* b
 
 .PHONY: help book test unit chapters portability execute records bench clean
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR: # a book that was built with problems is not up to date
 
 help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20

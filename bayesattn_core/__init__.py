@@ -10,6 +10,7 @@ Modules, each using only those before it:
     tunnels     tasks with exact posteriors for networks, behind one interface
     scan        the selective scan of Mamba, with its gradients by hand
     models      Transformer, Mamba, LSTM and MLP behind one interface
+    routing     every layer as Σ_s w_ts z_s: the routing weights of each architecture
     records     recorded runs
     training    gradient descent on the head
     networks    training of networks on wind tunnels: one loop, checkpoints

@@ -72,7 +72,7 @@ def c4(steps: dict[str, Tensor]) -> Verdict:
     means = {arm: steps[arm].double().mean().item() for arm in ("sgd", "em", *C4_RIVALS)}
     numbers = ", ".join(f"{arm} {mean:.0f}" for arm, mean in means.items())
     verdict = "holds" if faster and not as_fast else "does not hold here"
-    rivals = f"as fast or faster: {', '.join(as_fast)}" if as_fast else "no rival is as fast"
+    rivals = f"not clearly slower: {', '.join(as_fast)}" if as_fast else "every rival is clearly slower"
     compared = "clearly fewer" if faster else "not clearly fewer"
     return Verdict("C4", verdict, f"EM-like takes {compared} steps than SGD; {rivals} (mean steps: {numbers})")
 

@@ -255,15 +255,8 @@ class Model(nn.Module):
         config, parts = self.config, PARTS[self.config.architecture]
         self.check(inputs)
         first, states = carried or (0, [()] * (config.layers * len(parts)))
-        x = self.embed(inputs)
+        x = self.embedded(inputs, first)
         last = first + x.shape[1]
-        if config.positions == "learned":
-            if last > config.max_T:
-                raise ValueError(f"inputs must have at most max_T = {config.max_T} positions in all, got {last}")
-            x = x + self.positions.weight[first:last]
-        elif config.positions == "sinusoidal":
-            turn = angles(first, x.shape[1], config.width // 2, x)
-            x = x + torch.cat([turn.sin(), turn.cos()], -1)
         before, after = iter(states), []
         for block in self.blocks:
             record = None if records is None else {}
@@ -272,6 +265,19 @@ class Model(nn.Module):
             if record is not None:
                 records.append(record | {"residual": x})
         return self.head(self.norm(x)), Carried(last, after)
+
+    def embedded(self, inputs: Tensor, first: int = 0) -> Tensor:
+        """What the first block is given, (B, T, width), of inputs that stand at positions from `first` on."""
+        config, x = self.config, self.embed(inputs)
+        last = first + x.shape[1]
+        if config.positions == "learned":
+            if last > config.max_T:
+                raise ValueError(f"inputs must have at most max_T = {config.max_T} positions in all, got {last}")
+            return x + self.positions.weight[first:last]
+        if config.positions == "sinusoidal":
+            turn = angles(first, x.shape[1], config.width // 2, x)
+            return x + torch.cat([turn.sin(), turn.cos()], -1)
+        return x
 
     def check(self, inputs: Tensor) -> None:
         """Raise TypeError or ValueError if inputs are not what the model takes."""

@@ -19,6 +19,7 @@ LEFTOVERS = (
     "(???)",
     "eq-None",
     "{result}",
+    ":result:",
     "{eq}",
     "{cite}",
     "{numref}",

@@ -427,7 +427,7 @@ def fig_settling(numbers: dict) -> Figure:
 
 
 def freezing_panels(numbers: dict, label: str) -> Figure:
-    """One panel per arm: what freezing routing (circles) or values (squares) from a step on leaves at the end."""
+    """One panel per arm: what freezing routing (circles), values (squares) or content (triangles) leaves at the end."""
     arms = numbers["arms"]
     figure, axes = figures.canvas(1, len(arms), height=2.6)
     steps = numbers["freeze_step"]
@@ -435,7 +435,9 @@ def freezing_panels(numbers: dict, label: str) -> Figure:
     for k, (axis, arm) in enumerate(zip(axes[0], arms, strict=True)):
         whole = numbers["whole"][k]
         axis.axhspan(whole.min(), whole.max(), color="0.88", label="nothing frozen")
-        for look, (what, marker) in enumerate((("routing", "o"), ("values", "s"))):
+        for look, (what, marker) in enumerate(
+            (("routing", "o"), ("values", "s"), ("content", "^"))
+        ):
             figures.band(
                 axis,
                 places,
@@ -459,8 +461,8 @@ def freezing_panels(numbers: dict, label: str) -> Figure:
 def fig_freezing(numbers: dict) -> Figure:
     """Final training loss on the sticky chain with routing or values frozen from a step on.
 
-    arms: names; freeze_step (m,); routing, values (arms, seeds, m): training loss after 1000 steps, nats, with W_Q and
-    W_K, or W_V, held from that step on; whole (arms, seeds): with nothing frozen.
+    arms: names; freeze_step (m,); routing, values, content (arms, seeds, m): training loss after 1000 steps, nats, with
+    W_Q and W_K, W_V, or W_V and W_O held from that step on; whole (arms, seeds): with nothing frozen.
     """
     return freezing_panels(numbers, "final training loss, nats")
 
@@ -642,8 +644,8 @@ def fig_lookup_settling(numbers: dict) -> Figure:
 def fig_lookup_freezing(numbers: dict) -> Figure:
     """Final distance to the exact answer on the lookup task with routing or values frozen from a step on.
 
-    arms: names; freeze_step (m,); routing, values (arms, seeds, m): KL(exact || model) after all steps, nats, with W_Q
-    and W_K, or W_V, held from that step on; whole (arms, seeds): with nothing frozen.
+    arms: names; freeze_step (m,); routing, values, content (arms, seeds, m): KL(exact || model) after all steps, nats,
+    with W_Q and W_K, W_V, or W_V and W_O held from that step on; whole (arms, seeds): with nothing frozen.
     """
     figure = freezing_panels(numbers, "final KL, nats (log)")
     for axis in figure.axes:

@@ -1,0 +1,94 @@
+"""Every sequence layer as y_t = Σ_s w_ts z_s: the routing weights w of each architecture, and what they may depend on.
+
+    architecture    w_ts                                                    z_s, what is routed
+    transformer     α_ts, one for each head                                 values
+    mamba           Σ_n C_t[n] exp(A_n Σ_{r=s+1..t} Δ_r) Δ_s B_s[n] (+ D)   z, after convolution and SiLU
+    lstm            (Π_{r=s+1..t} f_r) i_s, of the cell, given its gates     candidates
+    mlp             1 at s = t, 0 elsewhere                                 itself
+
+The book uses this in the chapter "Content-based routing" (book/routing.ipynb).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from . import attention as head
+from . import checks, models, scan
+
+
+def lstm_gates(lstm: torch.nn.LSTM, inputs: Tensor) -> dict[str, Tensor]:
+    """Gates input, forget and output, candidates and cells of a one-layer LSTM from a zero state, each (B, T, hidden).
+
+    inputs (B, T, width). Computed from the weights, one position after another: c_t = f_t c_{t-1} + i_t z_t.
+    Raises TypeError for what is not a torch LSTM, ValueError for more than one layer or a wrong width.
+    """
+    if not isinstance(lstm, torch.nn.LSTM):
+        raise TypeError(f"lstm must be a torch.nn.LSTM, got {type(lstm).__name__}")
+    if lstm.num_layers != 1 or lstm.bidirectional or not lstm.batch_first:
+        raise ValueError("lstm must have one layer and one direction, batch first, got another")
+    checks.tensor("inputs", inputs, last=(None, None, lstm.input_size))
+    driven = inputs @ lstm.weight_ih_l0.mT + lstm.bias_ih_l0 + lstm.bias_hh_l0  # (B, T, 4 hidden)
+    h = cell = inputs.new_zeros(len(inputs), lstm.hidden_size)
+    rows = []
+    for x in driven.unbind(1):
+        i, f, z, o = (x + h @ lstm.weight_hh_l0.mT).chunk(4, -1)
+        i, f, z, o = i.sigmoid(), f.sigmoid(), z.tanh(), o.sigmoid()
+        cell = f * cell + i * z
+        h = o * cell.tanh()
+        rows.append((i, f, o, z, cell))
+    names = ("input", "forget", "output", "candidates", "cells")
+    return {name: torch.stack(parts, 1) for name, parts in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def lstm_routing(gates: dict[str, Tensor]) -> Tensor:
+    """w_ts = (Π_{r=s+1..t} f_r) i_s of the LSTM's cell, given its gates (see lstm_gates): (B, T, T, hidden), 0 at s > t."""
+    i, f = gates["input"], gates["forget"]
+    T = i.shape[1]
+    kept = f.log().cumsum(1)  # Σ_{r ≤ t} log f_r
+    unseen = ~head.visible(T, True, i.device)[..., None]  # (T, T, 1)
+    elapsed = (kept[:, :, None] - kept[:, None]).masked_fill(unseen, 0.0)  # (B, T, T, hidden)
+    return (elapsed.exp() * i[:, None]).masked_fill(unseen, 0.0)
+
+
+@torch.no_grad()
+def routing_weights(model: models.Model, inputs: Tensor) -> list[Tensor]:
+    """The routing weights of every block, (B, T, T, channels); channels are heads of a Transformer, else inner channels.
+
+    inputs as the model takes them. Raises TypeError for what is not one of our models, and what the model raises.
+    """
+    if not isinstance(model, models.Model):
+        raise TypeError(f"model must be a models.Model, got {type(model).__name__}")
+    recorded = model.record(inputs)
+    architecture = model.config.architecture
+    if architecture == "transformer":
+        return [block["attention"].movedim(1, -1) for block in recorded]
+    if architecture == "mamba":
+        return [scan.mamba_routing(*(block[name] for name in ("delta", "A", "B", "C", "D"))) for block in recorded]
+    if architecture == "lstm":
+        before = [model.embedded(inputs), *(block["residual"] for block in recorded[:-1])]
+        parts = [(block.norms[0], block.parts[0].lstm) for block in model.blocks]
+        return [lstm_routing(lstm_gates(lstm, norm(x))) for (norm, lstm), x in zip(parts, before, strict=True)]
+    T = inputs.shape[1]
+    alone = torch.eye(T, dtype=recorded[0]["residual"].dtype, device=inputs.device)
+    return [alone[None, ..., None].expand(len(inputs), -1, -1, 1)] * len(recorded)
+
+
+def query_dependence(one: Tensor, other: Tensor) -> Tensor:
+    """How much the ratio w_ts / w_ts' of two stored items depends on the query x_t, by channel, (B, channels).
+
+    one, other (B, T, T, channels): routing weights of sequences that differ in their last input alone. For s, s' < t = T,
+    the largest |log(w_ts / w_ts') - log(w'_ts / w'_ts')| over neighbouring s, s'; 0 means that the query cannot re-weight
+    what is stored. Weights that change sign count as infinite. Raises ValueError for shapes that differ or T < 3.
+    """
+    checks.tensor("one", one, dims=4)
+    checks.tensor("other", other, last=tuple(one.shape))
+    if one.shape[1] < 3:
+        raise ValueError(f"one must have at least 3 positions, got {one.shape[1]}")
+    first, second = (
+        weights[:, -1, :-1] for weights in (one, other)
+    )  # the last row, stored items: (B, T - 1, channels)
+    flipped = (first.sign() != second.sign()).any(1)
+    ratio = first.abs().log().diff(dim=1) - second.abs().log().diff(dim=1)
+    return ratio.abs().amax(1).masked_fill(flipped, torch.inf)
