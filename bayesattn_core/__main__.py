@@ -70,9 +70,20 @@ def run_sticky(options) -> int:
     return 0
 
 
+def writable(name: str, given: str) -> Path:
+    """The folder `given`, made if need be; ValueError if it cannot be: before long work, not after it."""
+    if not given:
+        raise ValueError(f"{name} must name a folder, got an empty text")
+    try:
+        Path(given).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{name} must be a folder that can be written to, got {given} ({error.strerror})") from None
+    return Path(given)
+
+
 def run_record(options) -> int:
     name = checks.choice("NAME", options.name, recorded.RECORDED)
-    folder, device = Path(options.out) / name, checks.device(options.device)
+    folder, device = writable("--out", options.out) / name, checks.device(options.device)
     if folder.exists():
         print(f"{folder} is already recorded: remove it to record again")
         return 0
@@ -84,12 +95,16 @@ def run_record(options) -> int:
 def run_train(options) -> int:
     changes = {name: getattr(options, name) for name in ("seed", "steps", "rate") if getattr(options, name) is not None}
     chosen = networks.settings(options.task, options.architecture, options.profile, **changes)
-    print(networks.train(chosen, Path(options.out), checks.device(options.device), resume=options.resume))
+    out, device = Path(options.out), checks.device(options.device)
+    if not out.name:
+        raise ValueError(f"--out must name a folder, got {options.out!r}")
+    writable("--out", str(out.parent))
+    print(networks.train(chosen, out, device, resume=options.resume))
     return 0
 
 
 def run_figures(options) -> int:
-    print(f"{len(figures.publish(Path(options.out)))} files in {options.out}")
+    print(f"{len(figures.publish(writable('--out', options.out)))} files in {options.out}")
     return 0
 
 

@@ -99,8 +99,11 @@ def c5(divergence: dict[str, Tensor], still_falling: dict[str, float], tolerance
 
 def freeze_step(losses: Tensor, freeze_steps: list[int]) -> int:
     """At which of the freeze steps C6 is judged: the first by which the mean loss (steps,) has come half of the way from
-    its start to its lowest value; the last freeze step if there is none. Losses in nats."""
+    its start to its lowest value; the last freeze step if there is none. Losses in nats. ValueError for freeze steps that
+    are none or do not rise."""
     checks.tensor("losses", losses, dims=1)
+    if not freeze_steps or sorted(set(freeze_steps)) != list(freeze_steps):
+        raise ValueError(f"freeze_steps must be rising steps, got {freeze_steps}")
     half = int((losses <= (losses[0] + losses.min()) / 2).nonzero()[0])
     return next((step for step in freeze_steps if step >= half), freeze_steps[-1])
 

@@ -89,6 +89,7 @@ def matched_rates(task: tasks.Chain | tasks.Lookup, weights: dict[str, Tensor], 
     how "sum": the sum over the four weights of the Frobenius norms of their steps; "total": the norm of the whole step.
     """
     checks.choice("how", how, MATCHES)
+    checks.choice("arm", arm, ARMS)
     if isinstance(task, tasks.Lookup):  # sequences share a head
         apart = {name: W[:, None] for name, W in weights.items()}
         _, _, gradients = head.blockwise(task.inputs, apart, task.targets, task.position_weights)
@@ -126,6 +127,10 @@ def fair_rates(
     scale: what the rates of ARMS are multiplied by; tuning: the record that chose the tuned rates, which are not scaled.
     """
     seeds, columns, families = task.inputs.shape[0], [], records.read(tuning).config["families"]
+    checks.number("scale", scale, above=0)
+    arms = list(arms)
+    if not arms:
+        raise ValueError("arms must not be empty, got none")
     for arm in arms:
         checks.choice("arm", arm, FAIR_ARMS)
         if arm.endswith("-matched"):
@@ -150,9 +155,13 @@ def descend_fair(
 ) -> training.Descent:
     """Any of FAIR_ARMS at `rates` (as from fair_rates) on every seed, in the order given, (seeds, arms).
 
-    "m-step" takes the closed-form M-step on W_V. Options as in `training.descend`.
+    "m-step" takes the closed-form M-step on W_V. Options as in `training.descend`. Raises ValueError for an unknown arm,
+    one that comes twice, and arms that are not as many as the columns of rates.
     """
-    arms = list(arms)
+    arms = [checks.choice("arm", arm, FAIR_ARMS) for arm in arms]
+    columns = rates["W_V"].shape[-1]
+    if not arms or len(set(arms)) < len(arms) or len(arms) != columns:
+        raise ValueError(f"arms must be one name for each of the {columns} columns of rates, got {arms}")
     runs = []
     for value_step in training.VALUE_STEPS:
         group = [k for k, arm in enumerate(arms) if (arm == "m-step") == (value_step == "majorised")]
@@ -187,10 +196,12 @@ def lookup_stream(
     seeds: Iterable[int], step: int, device: torch.device | str = "cpu", sequences: int = LOOKUP_SEQUENCES
 ):
     """The lookup sequences (seeds, sequences, T + 1, ...) that step `step` of each seed stands on; step -1: for evaluation."""
-    drawn = []
+    drawn, seeds = [], list(seeds)
+    if not seeds:
+        raise ValueError("seeds must not be empty, got none")
     for seed in seeds:
         draw = torch.Generator().manual_seed(
-            100_000 * checks.integer("seed", seed) + 50_000 + checks.integer("step", step, least=-1)
+            100_000 * checks.integer("seed", seed) + 50_000 + checks.integer("step", step, least=-1, most=49_998)
         )
         drawn.append(tasks.lookup(draw, sequences))
     fields = {

@@ -18,19 +18,27 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     """Jensen-Shannon distance between distributions (..., n), (...): the square root of their divergence in nats.
 
     It is a metric, from 0 (equal) to sqrt(log 2) (disjoint); p and q broadcast. Zero entries are allowed.
-    Raises ValueError if p and q do not have the same number of entries.
+    Raises ValueError if p and q do not have the same number of entries, or a row is negative or does not sum to 1.
     """
     n = checks.tensor("p", p, dims=1).shape[-1]
     checks.tensor("q", q, last=(n,))
+    for name, rows in (("p", p), ("q", q)):
+        off = (rows.sum(-1) - 1).abs().max().item()
+        if rows.min() < 0 or off > 1e-3:
+            raise ValueError(
+                f"{name} must be probabilities, got a least entry of {rows.min().item():g} and a sum off by {off:g}"
+            )
     mixed = torch.special.entr((p + q) / 2).sum(-1)
     apart = mixed - (torch.special.entr(p).sum(-1) + torch.special.entr(q).sum(-1)) / 2
     return apart.clamp(min=0).sqrt()
 
 
 def relative_distance(a: Tensor, b: Tensor) -> Tensor:
-    """|a - b| / |b| over the points (..., n, d), Frobenius norms, (...)."""
+    """|a - b| / |b| over the points (..., n, d), Frobenius norms, (...). ValueError for a b that is all zero."""
     n, d = checks.tensor("b", b, dims=2).shape[-2:]
     checks.tensor("a", a, last=(n, d))
+    if bool((b == 0).flatten(-2).all(-1).any()):
+        raise ValueError("b must not be all zero, got a reference of norm 0")
     return (a - b).flatten(-2).norm(dim=-1) / b.flatten(-2).norm(dim=-1)
 
 
@@ -70,18 +78,26 @@ def path_length(points: Tensor) -> Tensor:
 
 
 def straightness(points: Tensor) -> Tensor:
-    """Net displacement over path length (...), 1 for a straight path, of points (snapshots, ..., d)."""
-    return (points[-1] - points[0]).norm(dim=-1) / path_length(points)[-1]
+    """Net displacement over path length (...), 1 for a straight path, of points (snapshots, ..., d). ValueError if nothing moves."""
+    length = path_length(points)[-1]
+    if bool((length == 0).any()):
+        raise ValueError("points must move, got a path of length 0")
+    return (points[-1] - points[0]).norm(dim=-1) / length
 
 
 def settled(distance: Tensor, steps: Tensor, share: float = 0.9) -> Tensor:
     """The step (...) from which a distance to the end (snapshots, ...) stays below 1 - share of what it was at first.
 
-    Linear between snapshots at `steps` (snapshots,). Raises ValueError if `distance` is not 0 at the last snapshot.
+    Linear between snapshots at `steps` (snapshots,), which rise. Raises ValueError for fewer than two snapshots, and for a
+    distance that does not start above 0 or does not end at 0.
     """
     checks.number("share", share, above=0, most=1)
     checks.tensor("distance", distance, dims=1)
     checks.tensor("steps", steps, last=(distance.shape[0],))
+    if steps.dim() != 1 or len(steps) < 2 or bool((steps.diff() <= 0).any()):
+        raise ValueError(f"steps must be at least two rising steps, got {steps.tolist()}")
+    if bool((distance[0] <= 0).any()):
+        raise ValueError(f"distance must start above 0, got {distance[0].min().item():g}: nothing moves")
     if bool((distance[-1].abs() > 1e-6 * distance[0]).any()):
         raise ValueError(f"distance must end at 0, got {distance[-1].abs().max().item():g} at the last snapshot")
     goal = (1 - share) * distance[0]

@@ -99,22 +99,29 @@ def record_fair(
 
 
 FREEZE_STEPS = (0, 100, 300, 600)
+FROZEN_ARMS = ("sgd", "em", "tuned-sgd")
 FREEZES = {"routing": ("W_Q", "W_K"), "values": ("W_V",), "content": ("W_V", "W_O")}
 
 
-def record_frozen(device: torch.device, freezes: tuple[str, ...] = ("routing", "values")) -> records.Record:
+def record_frozen(
+    device: torch.device,
+    freezes: tuple[str, ...] = ("routing", "values"),
+    seeds=tasks.AUTHOR_SEEDS,
+    steps: int = 1000,
+    freeze_steps=FREEZE_STEPS,
+) -> records.Record:
     """sticky-frozen, sticky-frozen-content: SGD, EM-like and tuned SGD on the authors' seeds with some of FREEZES held
-    from a step on; losses (steps + 1, seeds, arms, freezes, freeze steps), 1000 steps."""
-    start, seeds, arms, steps = time.perf_counter(), list(tasks.AUTHOR_SEEDS), ["sgd", "em", "tuned-sgd"], 1000
+    from a step on; losses (steps + 1, seeds, arms, freezes, freeze steps)."""
+    start, seeds, arms = time.perf_counter(), list(seeds), list(FROZEN_ARMS)
     chain, weights = experiments.setting(tasks.author_draws, seeds, device)
     rates = experiments.fair_rates(chain, weights, arms)
     before = experiments.descend_arms(
-        chain, weights, rates, max(FREEZE_STEPS), snapshots=FREEZE_STEPS, label="sticky-frozen"
+        chain, weights, rates, max(freeze_steps), snapshots=freeze_steps, label="sticky-frozen"
     )
-    loss = torch.empty(steps + 1, len(seeds), len(arms), len(freezes), len(FREEZE_STEPS))
+    loss = torch.empty(steps + 1, len(seeds), len(arms), len(freezes), len(freeze_steps))
     for f, what in enumerate(freezes):
         held = {name: rate * (name not in FREEZES[what]) for name, rate in rates.items()}
-        for s, step in enumerate(FREEZE_STEPS):
+        for s, step in enumerate(freeze_steps):
             from_there = before.snapshots[step]
             X, targets = chain.inputs[:, None], chain.targets[:, None]
             rest = training.descend(X, from_there, targets, held, steps - step, label=f"{what} held from {step}")
@@ -122,7 +129,7 @@ def record_frozen(device: torch.device, freezes: tuple[str, ...] = ("routing", "
             loss[step:, :, :, f, s] = rest.loss.cpu()
     config = {
         "task": "sticky chain, authors' draws", "seeds": seeds, "arms": arms, "freezes": list(freezes),
-        "freeze_steps": list(FREEZE_STEPS), "steps": steps, "dtype": "float32",
+        "freeze_steps": list(freeze_steps), "steps": steps, "dtype": "float32", "rates": {name: rate.tolist() for name, rate in rates.items()},
     }  # fmt: skip
     return records.Record(config, {"loss": loss}, {}, records.provenance(device, time.perf_counter() - start))
 
@@ -142,18 +149,20 @@ def record_lookup_tuning(device: torch.device) -> records.Record:
     return tune("lookup", task, weights, seeds, families, bases, steps, steps + 1, **options)
 
 
-def record_lookup(device: torch.device) -> records.Record:
+def record_lookup(
+    device: torch.device, seeds=experiments.LOOKUP_SEEDS, steps: int = experiments.LOOKUP_STEPS
+) -> records.Record:
     """lookup-fair: every one of FAIR_ARMS on LOOKUP_SEEDS, evaluated every LOOKUP_EVERY steps on sequences of its own."""
     start = time.perf_counter()
-    task, weights, options = experiments.lookup_setting(experiments.LOOKUP_SEEDS, device=device)
+    task, weights, options = experiments.lookup_setting(seeds, device=device)
     rates = experiments.fair_rates(task, weights, experiments.FAIR_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
-    snapshots = range(0, experiments.LOOKUP_STEPS + 1, LOOKUP_EVERY)
+    snapshots = range(0, steps + 1, LOOKUP_EVERY)
     run = experiments.descend_fair(
         task,
         weights,
         rates,
         experiments.FAIR_ARMS,
-        experiments.LOOKUP_STEPS,
+        steps,
         snapshots=snapshots,
         label="lookup-fair",
         **options,
@@ -161,45 +170,46 @@ def record_lookup(device: torch.device) -> records.Record:
     listed = {name: rate.tolist() for name, rate in rates.items()}
     config = {
         "task": "lookup",
-        "seeds": list(experiments.LOOKUP_SEEDS),
+        "seeds": list(seeds),
         "arms": list(experiments.FAIR_ARMS),
         "rates": listed,
     }
     record = as_record(config, run._replace(snapshots={}), device, time.perf_counter() - start, LOOKUP_EVERY)
-    unseen = experiments.lookup_stream(experiments.LOOKUP_SEEDS, -1, device)
+    unseen = experiments.lookup_stream(seeds, -1, device)
     record.metrics.update(experiments.along_lookup(unseen, run.snapshots, run.weights))
     return record
 
 
 LOOKUP_FREEZE_STEPS = (0, 20, 50, 100, 200, 300, 400, 600)
-FROZEN_ARMS = ("sgd", "em", "tuned-sgd")
 
 
-def record_lookup_frozen(device: torch.device, freezes: tuple[str, ...] = ("routing", "values")) -> records.Record:
+def record_lookup_frozen(
+    device: torch.device,
+    freezes: tuple[str, ...] = ("routing", "values"),
+    seeds=experiments.LOOKUP_SEEDS,
+    steps: int = experiments.LOOKUP_STEPS,
+    freeze_steps=LOOKUP_FREEZE_STEPS,
+) -> records.Record:
     """lookup-frozen, lookup-frozen-content: FROZEN_ARMS with some of FREEZES held from a step on; after all steps,
     KL(exact || model) in nats on sequences for evaluation, (1, seeds, arms, freezes, freeze steps)."""
-    start, seeds = time.perf_counter(), experiments.LOOKUP_SEEDS
+    start, seeds = time.perf_counter(), list(seeds)
     task, weights, options = experiments.lookup_setting(seeds, device=device)
     rates = experiments.fair_rates(task, weights, FROZEN_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
-    steps = LOOKUP_FREEZE_STEPS
-    before = experiments.descend_arms(
-        task, weights, rates, max(steps), snapshots=steps, label="lookup-frozen", **options
-    )
+    options |= {"snapshots": freeze_steps, "label": "lookup-frozen"}
+    before = experiments.descend_arms(task, weights, rates, max(freeze_steps), **options)
     unseen = experiments.lookup_stream(seeds, -1, device)
-    divergence = torch.empty(1, len(seeds), len(FROZEN_ARMS), len(freezes), len(steps))
-    for s, step in enumerate(steps):
+    divergence = torch.empty(1, len(seeds), len(FROZEN_ARMS), len(freezes), len(freeze_steps))
+    for s, step in enumerate(freeze_steps):
         task, _, options = experiments.lookup_setting(seeds, step, device)
         for f, what in enumerate(freezes):
             held = {name: rate * (name not in FREEZES[what]) for name, rate in rates.items()}
             X, targets = task.inputs[:, None], task.targets[:, None]
             label = f"{what} held from {step}"
-            rest = training.descend(
-                X, before.snapshots[step], targets, held, experiments.LOOKUP_STEPS - step, label=label, **options
-            )
+            rest = training.descend(X, before.snapshots[step], targets, held, steps - step, label=label, **options)
             divergence[0, :, :, f, s] = experiments.evaluate_lookup(unseen, rest.weights)[0].cpu()
     config = {
         "task": "lookup", "seeds": list(seeds), "arms": list(FROZEN_ARMS), "freezes": list(freezes),
-        "freeze_steps": list(steps), "steps": experiments.LOOKUP_STEPS, "dtype": "float32",
+        "freeze_steps": list(freeze_steps), "steps": steps, "dtype": "float32", "rates": {name: rate.tolist() for name, rate in rates.items()},
     }  # fmt: skip
     return records.Record(
         config, {"divergence": divergence}, {}, records.provenance(device, time.perf_counter() - start)

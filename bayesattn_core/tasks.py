@@ -232,6 +232,8 @@ def lookup(
     checks.integer("T", T, least=1)
     checks.integer("K", K, least=2)
     checks.integer("C", C, least=2)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
     bound = torch.randint(C, (sequences, K), generator=generator)
     keys = torch.randint(K, (sequences, T), generator=generator)
     queries = (keys + torch.randint(1, K, (sequences, T), generator=generator)) % K
@@ -249,7 +251,13 @@ def lookup(
 
 
 def lookup_predictive(task: Lookup, C: int = 8) -> Tensor:
-    """Exact p(target | inputs so far), (..., T + 1, C): certain once the queried key has been shown, uniform before."""
+    """Exact p(target | inputs so far), (..., T + 1, C): certain once the queried key has been shown, uniform before.
+
+    C: the number of values of the task. ValueError if it cannot be the one that the inputs were made with.
+    """
+    checks.integer("C", C, least=2)
+    if int(task.targets.max()) >= C or (task.inputs.shape[-1] - C) % 2 == 0:
+        raise ValueError(f"C must be the task's number of values, got {C} for inputs of size {task.inputs.shape[-1]}")
     answer = head.one_hot(task.targets, checks.integer("C", C, least=2), task.inputs.dtype)
     return torch.where(task.seen[..., None], answer, torch.full_like(answer, 1 / C))
 

@@ -83,9 +83,17 @@ def descend(
     A progress bar is drawn if a person is watching. Raises what `attention.check` raises, ValueError for negative
     steps or rates, and Diverged, which names the step, if a loss is not finite.
     """
+    if not isinstance(sequences, bool):
+        raise TypeError(f"sequences must be True or False, got {sequences!r}")
+    if stream is not None and not callable(stream):
+        raise TypeError(f"stream must be a function of the step, got {type(stream).__name__}")
     if sequences:
         checks.tensor("X", X, dims=3)
-        weights = {name: W[..., None, :, :] if torch.is_tensor(W) else W for name, W in dict(weights).items()}
+        if not isinstance(weights, dict):
+            raise ValueError(
+                f"weights must be a dict with the keys {', '.join(head.WEIGHTS)}, got {type(weights).__name__}"
+            )
+        weights = {name: checks.tensor(name, W, dims=2)[..., None, :, :] for name, W in weights.items()}
     position_weights = head.check(X, weights, targets, position_weights)
     checks.integer("steps", steps, most=MOST_STEPS)
     keep = [checks.choice("keep", kind, SNAPSHOTS) for kind in keep]
@@ -110,6 +118,7 @@ def descend(
         ) from None
     runs = (*batch[:-1], 1) if sequences else batch
     weights = {name: w.detach().expand(*runs, *w.shape[-2:]).clone() for name, w in weights.items()}
+    start = weights
     shares = position_weights / position_weights.sum(-1, keepdim=True)  # of the mean over supervised positions
     shapes, C = (X.shape, targets.shape), weights["W_O"].shape[-1]
     curves = torch.empty(3, steps + 1, *(batch[:-1] if sequences else batch), dtype=X.dtype, device=X.device)
@@ -127,6 +136,7 @@ def descend(
             if (X.shape, targets.shape) != shapes:
                 given = f"{tuple(X.shape)} and {tuple(targets.shape)} at step {step}"
                 raise ValueError(f"stream must keep the shapes {tuple(shapes[0])} and {tuple(shapes[1])}, got {given}")
+            head.check(X, start, targets, position_weights)
         best = head.one_hot(targets, C, X.dtype).argmax(-1)
         if step in wanted:
             kept[step] = snapshot(X, weights, keep, causal)

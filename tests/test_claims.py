@@ -91,3 +91,22 @@ def test_c3():
     assert claims.c3(half + 0.3, half).verdict == "holds"
     assert claims.c3(half + 0.2, half + 0.2).verdict == "holds in part"
     assert claims.c3(half + 0.05, half).verdict == "does not hold here"
+
+
+def test_bounds_are_where_they_are_said_to_be():
+    half = 0.5 + NOISE / 1000
+    assert claims.c3(half + 0.11, half).verdict == "holds"
+    assert claims.c3(half + 0.09, half).verdict == "does not hold here"
+    two, one = 2 + NOISE / 10_000, 1 + NOISE / 10_000
+    assert claims.c12(two, one + 0.045, 0.9e-12).verdict == "holds"
+    assert claims.c12(two, one + 0.055, 0.0).verdict == "does not hold here"
+    assert claims.c12(two, one, 1.1e-12).verdict == "does not hold here"
+    far = {"sgd": 0.9 + NOISE / 100, "em": 0.5 + NOISE / 100, "tuned-sgd": 0.9 + NOISE / 100}
+    assert claims.c5(far, {"sgd": 0.0, "em": 0.0, "tuned-sgd": 2e-3}).verdict == "holds in part"
+    slow = {"o_x10": 800, "qk_x10": 900, "sum_matched": 600, "total_matched": 550, "tuned_sgd": 500}
+    for rival in slow:
+        assert claims.c4(arms(sgd=1000, em=450, **slow | {rival: 20})).verdict == "does not hold here"
+    rises_again = torch.cat([torch.linspace(2, 1, 51), torch.linspace(1, 1.8, 50)])
+    assert claims.freeze_step(rises_again, [0, 20, 25, 60]) == 25
+    with pytest.raises(ValueError, match="freeze_steps must be rising steps"):
+        claims.freeze_step(rises_again, [60, 20])

@@ -55,6 +55,15 @@ def test_record_refuses_to_overwrite(capsys):
     assert "already recorded" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "words", ["record sticky-authors --out {}/file/under", "figures --out {}/file", "record sticky-authors --out="]
+)
+def test_out_is_looked_at_before_long_work(words, tmp_path, capsys):
+    (tmp_path / "file").write_text("not a folder")
+    assert commands.main(words.format(tmp_path).split()) == 2
+    assert "--out must" in capsys.readouterr().err
+
+
 BAD = {
     "": "required: COMMAND",
     "dance": "invalid choice: 'dance'",

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayesattn_core import attention, experiments, recorded, records, tasks, training
+from bayesattn_core import attention, experiments, geometry, recorded, records, tasks, training
 
 
 @pytest.fixture
@@ -26,6 +26,7 @@ def test_arms_are_the_papers_and_its_controls():
 
 def test_seeds_that_tune_are_never_reported():
     sets = [set(s) for s in (tasks.AUTHOR_SEEDS, experiments.FRESH_SEEDS, experiments.TUNING_SEEDS)]
+    sets += [set(experiments.LOOKUP_SEEDS), set(experiments.LOOKUP_TUNING_SEEDS)]
     assert sum(map(len, sets)) == len(set.union(*sets))
 
 
@@ -233,3 +234,35 @@ def test_what_is_measured_along_a_lookup_run():
     assert divergence.flatten().tolist() == pytest.approx([expected] * 2, rel=1e-5)
     assert attention_rows.shape == (1, 2, 64, 25, 25)
     assert values.shape == (1, 2, 8, 15)
+
+
+def test_what_is_fetched_is_the_rows_of_the_values():
+    """A planted W_V: rows of keys, values and queries are told apart; unsupervised rows do not count."""
+    task, weights, _ = experiments.lookup_setting([900])
+    rows = torch.arange(25.0)[:, None].expand(25, 15)
+    heads = {n: (rows if n == "W_V" else W[0]).expand(1, 1, *W.shape[-2:]).clone() for n, W in weights.items()}
+    _, _, values = experiments.evaluate_lookup(task, heads)
+    assert values[0, 0, :, 0].tolist() == list(range(8, 16))
+    turned = heads | {"W_Q": 30 * heads["W_Q"]}
+    along = experiments.along_lookup(task, {0: heads, 1: turned}, turned)
+    states = [experiments.evaluate_lookup(task, W)[1][..., 1:, :].flatten(-3, -2) for W in (heads, turned)]
+    expected = geometry.jensen_shannon(*states).mean(-1)
+    assert torch.allclose(along["attention_left"][0], expected, atol=1e-6)
+
+
+def test_bad_arms_and_seeds_are_named():
+    task, weights, options = experiments.lookup_setting([900])
+    rates = experiments.fair_rates(task, weights, ["sgd", "em"])
+    for arms in (["em", "em"], ["sgd"], []):
+        with pytest.raises(ValueError, match="arms must be one name for each of the 2 columns of rates"):
+            experiments.descend_fair(task, weights, rates, arms, 1, **options)
+    with pytest.raises(ValueError, match="arms must not be empty"):
+        experiments.fair_rates(task, weights, [])
+    with pytest.raises(ValueError, match="scale must be"):
+        experiments.fair_rates(task, weights, ["sgd"], -1.0)
+    with pytest.raises(ValueError, match="seeds must not be empty"):
+        experiments.lookup_stream([], 0)
+    with pytest.raises(ValueError, match="step must be at most"):
+        experiments.lookup_stream([900], 99_999)
+    with pytest.raises(ValueError, match="arm must be one of"):
+        experiments.matched_rates(task, weights, "sum", "adam")

@@ -59,7 +59,7 @@ def test_principal_axes_find_a_planted_plane(draw):
 
 
 def test_paths_of_a_square_walk():
-    walk = torch.tensor([[0.0, 0], [3, 0], [3, 4], [0, 4]])[:, None]  # snapshots, one run, two dimensions
+    walk = torch.tensor([[0.0, 0], [3, 0], [3, 4], [0, 4]])[:, None] + 7  # snapshots, one run, two dimensions
     assert geometry.path_length(walk)[:, 0].tolist() == [0, 3, 7, 10]
     assert geometry.straightness(walk).item() == pytest.approx(0.4)
     assert geometry.straightness(walk[:2]).item() == 1
@@ -74,6 +74,12 @@ def test_settled_is_linear_between_snapshots_and_waits_for_relapses():
         geometry.settled(distance[:3], steps[:3])
     with pytest.raises(ValueError, match="share must be"):
         geometry.settled(distance, steps, 0.0)
+    with pytest.raises(ValueError, match="nothing moves"):
+        geometry.settled(0 * distance, steps)
+    with pytest.raises(ValueError, match="rising steps"):
+        geometry.settled(distance, steps.flip(0))
+    with pytest.raises(ValueError, match="at least two rising steps"):
+        geometry.settled(distance[-1:], steps[-1:])
 
 
 def test_shapes_that_do_not_fit_are_named():
@@ -97,3 +103,15 @@ def test_settling_of_a_planted_path(draw):
     assert found["values_path"].tolist() == pytest.approx([0, 0.25, 0.75])
     assert found["values_left"].tolist() == pytest.approx([0.75, 0.5, 0])
     assert found["values_cka"].tolist() == pytest.approx([1, 1, 1])
+
+
+def test_what_has_no_answer_is_refused():
+    still, rows = torch.ones(3, 1, 2), torch.tensor([[-0.5, 1.5]])
+    with pytest.raises(ValueError, match="points must move"):
+        geometry.straightness(still)
+    with pytest.raises(ValueError, match="p must be probabilities"):
+        geometry.jensen_shannon(rows, rows.abs() / 2)
+    with pytest.raises(ValueError, match="q must be probabilities"):
+        geometry.jensen_shannon(rows.abs() / 2, rows)
+    with pytest.raises(ValueError, match="b must not be all zero"):
+        geometry.relative_distance(still[0].expand(2, 2), torch.zeros(2, 2))

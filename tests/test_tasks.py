@@ -190,3 +190,11 @@ def test_a_position_alone_says_nothing_about_its_answer():
 def test_lookup_refuses_bad_sizes(asked, message):
     with pytest.raises(ValueError, match=message):
         tasks.lookup(torch.Generator(), **({"sequences": 1} | asked))
+
+
+def test_lookup_refuses_what_cannot_be_right():
+    task = tasks.lookup(torch.Generator().manual_seed(0), 5, K=3, C=2)
+    with pytest.raises(ValueError, match="C must be the task's number of values, got 3"):
+        tasks.lookup_predictive(task, 3)
+    with pytest.raises(TypeError, match="dtype must be a floating-point dtype"):
+        tasks.lookup(torch.Generator(), 1, dtype=torch.int64)

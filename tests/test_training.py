@@ -255,6 +255,10 @@ def test_sequences_share_a_head_as_autograd_sees_it(value_step):
     loss = attention.forward(X, {n: M[:, None] for n, M in leaves.items()}, targets, w).loss.mean(-1)
     loss.sum().backward()
     assert torch.allclose(run.loss[0], loss.detach(), atol=1e-14)
+    p = attention.forward(X, {n: M[:, None] for n, M in W.items()}, targets, w).probabilities
+    right = (w * (p.argmax(-1) == targets)).sum(-1).mean(-1)
+    assert torch.allclose(run.accuracy[0], right, atol=1e-14)
+    assert torch.allclose(run.entropy[0], (w * -(p * p.log()).sum(-1)).sum(-1).mean(-1), atol=1e-14)
     for name in attention.WEIGHTS:
         assert torch.equal(run.snapshots[0][name], W[name])
         assert torch.equal(run.snapshots[1][name], run.weights[name])
@@ -294,5 +298,15 @@ def test_a_stream_gives_every_step_its_own_inputs():
     assert torch.equal(weights["W_Q"], run.weights["W_Q"])
     with pytest.raises(ValueError, match="stream must keep the shapes"):
         training.descend(X, W, targets, rates, 2, stream=lambda k: (X[:, :2], targets), **options)
+    with pytest.raises(ValueError, match="targets must be class indices from 0 to 2"):
+        training.descend(X, W, targets, rates, 2, stream=lambda k: (X, targets + 1), **options)
+    with pytest.raises(TypeError, match="must have X's dtype"):
+        training.descend(X, W, targets, rates, 2, stream=lambda k: (X.float(), targets), **options)
+    with pytest.raises(TypeError, match="stream must be a function"):
+        training.descend(X, W, targets, rates, 2, stream=5, **options)
     with pytest.raises(ValueError, match="X must have at least 3 dimensions"):
         training.descend(X[0, 0], W, targets[0, 0], rates, 2, sequences=True)
+    with pytest.raises(TypeError, match="sequences must be True or False"):
+        training.descend(X, W, targets, rates, 2, sequences="no")
+    with pytest.raises(ValueError, match="weights must be a dict"):
+        training.descend(X, 5, targets, rates, 2, sequences=True)

@@ -59,7 +59,9 @@ function drawFreeValues(canvas, n, k) {
 }
 
 function stepper(box) {
-  const numbers = JSON.parse(document.getElementById(`numbers-${box.dataset.figure}`).textContent);
+  const source = document.getElementById(`numbers-${box.dataset.figure}`);
+  if (!source) return;
+  const numbers = JSON.parse(source.textContent);
   const last = numbers.step.length - 1;
   box.innerHTML = `
     <svg viewBox="0 0 460 232" role="img" aria-label="The figure above, one recorded step at a time">

@@ -1,0 +1,115 @@
+"""The recording functions themselves, run tiny and compared with runs put together by hand; and records against themselves."""
+
+import pytest
+import torch
+
+from bayesattn_core import attention, experiments, recorded, records, tasks, training
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Author draws cut to 40 positions."""
+    honest = experiments.setting
+
+    def setting(draws, seeds, device="cpu"):
+        chain, weights = honest(draws, seeds, device)
+        cut = {"inputs": chain.inputs[:, :40], "targets": chain.targets[:, :40], "symbols": chain.symbols[:, :41]}
+        return chain._replace(**cut), weights
+
+    monkeypatch.setattr(experiments, "setting", setting)
+    return setting
+
+
+def test_a_frozen_record_holds_what_it_says_from_when_it_says(short):
+    seeds, freezes = [900, 901], ("values", "routing", "content")
+    record = recorded.record_frozen(CPU, freezes, seeds, 5, (0, 3))
+    assert record.metrics["loss"].shape == (6, 2, 3, 3, 2)
+    chain, weights = short(tasks.author_draws, seeds)
+    rates = experiments.fair_rates(chain, weights, recorded.FROZEN_ARMS)
+    assert record.config["rates"]["W_V"] == rates["W_V"].tolist()
+    for f, what in enumerate(freezes):
+        held_names = {"values": {"W_V"}, "routing": {"W_Q", "W_K"}, "content": {"W_V", "W_O"}}[what]
+        for s, step in enumerate((0, 3)):
+            free = experiments.descend_arms(chain, weights, rates, step)
+            held = {name: rate * (name not in held_names) for name, rate in rates.items()}
+            rest = training.descend(chain.inputs[:, None], free.weights, chain.targets[:, None], held, 5 - step)
+            expected = torch.cat([free.loss[:step], rest.loss])
+            assert torch.allclose(record.metrics["loss"][:, :, :, f, s], expected, atol=1e-6)
+
+
+def test_a_frozen_lookup_record_goes_on_with_its_stream(monkeypatch):
+    seeds = [900]
+    record = recorded.record_lookup_frozen(CPU, ("values",), seeds, 5, (0, 3))
+    task, weights, _ = experiments.lookup_setting(seeds)
+    rates = experiments.fair_rates(task, weights, recorded.FROZEN_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
+    weights = {name: W[:, None] for name, W in weights.items()}
+    for step in range(5):  # one step at a time, held from 3 on
+        now = experiments.lookup_stream(seeds, step)
+        used = {name: rate * (step < 3 or name != "W_V") for name, rate in rates.items()}
+        shared = {"position_weights": now.position_weights, "sequences": True}
+        weights = training.descend(now.inputs[:, None], weights, now.targets[:, None], used, 1, **shared).weights
+    expected, _, _ = experiments.evaluate_lookup(experiments.lookup_stream(seeds, -1), weights)
+    assert torch.allclose(record.metrics["divergence"][0, :, :, 0, 1], expected, atol=1e-6)
+    assert not torch.allclose(record.metrics["divergence"][0, :, :, 0, 0], expected, atol=1e-6)
+
+
+def test_the_lookup_record_is_evaluated_on_sequences_of_its_own():
+    record = recorded.record_lookup(CPU, [900], 10)
+    assert record.metrics["loss"].shape == (2, 1, len(experiments.FAIR_ARMS))
+    unseen = experiments.lookup_stream([900], -1)
+    expected, _, _ = experiments.evaluate_lookup(unseen, record.weights)
+    assert torch.allclose(record.metrics["divergence"][-1], expected, atol=1e-6)
+    task, weights, _ = experiments.lookup_setting([900])
+    rates = experiments.fair_rates(task, weights, experiments.FAIR_ARMS, 100.0, "lookup-tuning")
+    assert record.config["rates"]["W_Q"] == rates["W_Q"].tolist()
+
+
+def test_tuning_takes_the_lowest_mean_loss_and_never_a_diverged_one(short):
+    chain, weights = short(tasks.fresh_draws, [902])
+    families, bases = {"sgd": {}, "em": {"W_V": 10.0}}, (0.01, 0.1, 1e9)
+    record = recorded.tune("sticky", chain, weights, (902,), families, bases, 60, 1)
+    assert record.metrics["loss"].shape == (61, 2, 3, 1)
+    assert record.metrics["loss"][:, :, 2].isnan().all()
+    assert (record.metrics["loss"][-1, :, 1] < record.metrics["loss"][-1, :, 0]).all()
+    assert record.config["tuned"] == {"sgd": 0.1, "em": 0.1}
+
+
+def test_metrics_are_kept_at_every_so_many_steps(short):
+    record = recorded.record_fair(tasks.author_draws, (900, 901), CPU, ("sgd", "em"), 6, 3, (0, 6))
+    assert record.metrics["loss"].shape == (3, 2, 2)
+    assert record.config["every"] == 3
+    whole = recorded.record_fair(tasks.author_draws, (900, 901), CPU, ("sgd", "em"), 6)
+    assert torch.equal(record.metrics["loss"], whole.metrics["loss"][::3])
+    assert torch.equal(record.weights["W_V@6"], record.weights["W_V"])
+
+
+@pytest.mark.parametrize(
+    ("name", "draws", "steps"),
+    [
+        ("sticky-fair-authors", tasks.author_draws, (0, 100, 500, 1000)),
+        ("sticky-converged", tasks.author_draws, (1000, 5000, 10_000)),
+        ("sticky-fair-fresh", tasks.fresh_draws, (None,)),
+    ],
+)
+def test_recorded_weights_have_the_recorded_loss_on_every_seed(name, draws, steps):
+    record = records.read(name)
+    chain, _ = experiments.setting(draws, record.config["seeds"])
+    loss, mean = record.metrics["loss"], attention.uniform_weights(chain.inputs)
+    for step in steps:
+        W = {n: record.weights[n if step is None else f"{n}@{step}"] for n in attention.WEIGHTS}
+        found, _, _ = attention.blockwise(chain.inputs[:, None], W, chain.targets[:, None], mean)
+        expected = loss[-1 if step is None else step // record.config["every"]]
+        assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_recorded_lookup_weights_are_as_far_from_exact_as_recorded_on_every_seed():
+    record = records.read("lookup-fair")
+    found, _, _ = experiments.evaluate_lookup(experiments.lookup_stream(record.config["seeds"], -1), record.weights)
+    assert torch.allclose(found, record.metrics["divergence"][-1], rtol=1e-3, atol=1e-4)
+    for what in ("attention", "values"):
+        left, path = record.metrics[f"{what}_left"], record.metrics[f"{what}_path"]
+        assert left[-1].abs().max() < 1e-5
+        travelled = path[-1] - path
+        assert (left <= travelled * (1 + 1e-3) + 1e-4).all()  # no chord is longer than its path
