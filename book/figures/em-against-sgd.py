@@ -361,8 +361,9 @@ def arm_line(axis, arm: str, x, lines, markevery=None) -> None:
 def fig_convergence(numbers: dict) -> Figure:
     """Four arms to 10,000 steps: training loss, and distance to the exact answer, along training.
 
-    arms: names; step (n,), loss (arms, n, seeds): training loss, nats; kept (m,), divergence (arms, m, seeds):
-    KL(exact || model) on an unseen sequence at steps with kept weights, nats; floor: training loss of the exact answer.
+    arms: names; step (n,), loss (arms, n, seeds): log10 of the training loss in nats; kept (m,), divergence
+    (arms, m, seeds): log10 of KL(exact || model) in nats on an unseen sequence at steps with kept weights; floor:
+    training loss of the exact answer, nats.
     """
     figure, axes = figures.canvas(1, 2, height=3.0)
     left, right = axes[0]
@@ -371,14 +372,14 @@ def fig_convergence(numbers: dict) -> Figure:
             left,
             arm,
             numbers["step"] + 1,
-            np.swapaxes(numbers["loss"][k], 0, 1),
+            10 ** np.swapaxes(numbers["loss"][k], 0, 1),
             markevery=14,
         )
         arm_line(
             right,
             arm,
             numbers["kept"] + 1,
-            np.swapaxes(numbers["divergence"][k], 0, 1),
+            10 ** np.swapaxes(numbers["divergence"][k], 0, 1),
         )
     left.axhline(numbers["floor"], color="0.4", linestyle=":")
     left.text(1.2, numbers["floor"], "exact answer", fontsize=8, va="bottom")
@@ -588,13 +589,13 @@ def fig_lookup_task(numbers: dict) -> Figure:
 def fig_lookup(numbers: dict) -> Figure:
     """Distance to the exact answer along training, on the task that needs routing.
 
-    arms: names; step (n,); divergence (arms, seeds, n): KL(exact || model) on unseen sequences, nats; memoryless: of the
-    uniform guess, the best answer to a position alone; near: a tenth of it, which counts as near the exact answer.
+    arms: names; step (n,); divergence (arms, seeds, n): log10 of KL(exact || model) in nats on unseen sequences;
+    memoryless: of the uniform guess, the best answer to a position alone; near: a tenth of it, which counts as near the exact answer.
     """
     figure, axes = figures.canvas(height=3.3)
     axis = axes[0, 0]
     for k, arm in enumerate(numbers["arms"]):
-        divergence = numbers["divergence"][k]
+        divergence = 10 ** numbers["divergence"][k]
         arm_line(axis, arm, numbers["step"] + 1, divergence, markevery=(4 * k, 18))
     axis.axhline(numbers["memoryless"], color="0.4", linestyle=":")
     axis.text(1.1, numbers["memoryless"] * 1.03, "no attention", fontsize=8)
@@ -614,7 +615,7 @@ def fig_lookup_controls(numbers: dict) -> Figure:
     """Every arm on the task that needs routing.
 
     arms: names; steps (arms, seeds): first evaluation near the exact answer (all steps if never); divergence
-    (arms, seeds): KL(exact || model) after all steps, nats; memoryless: of the uniform guess, nats.
+    (arms, seeds): log10 of KL(exact || model) in nats after all steps; memoryless: of the uniform guess, nats.
     """
     figure, axes = figures.canvas(1, 2, height=3.8, sharey=True)
     names = numbers["arms"]
@@ -624,7 +625,10 @@ def fig_lookup_controls(numbers: dict) -> Figure:
         "divergence": "KL(exact ‖ model) at the end, nats (log)",
     }
     for axis, (part, label) in zip(axes[0], labels.items(), strict=True):
-        figures.seed_dots(axis, numbers[part], places)
+        values = numbers[part]
+        figures.seed_dots(
+            axis, 10**values if part == "divergence" else values, places
+        )
         axis.grid(axis="both", color="0.92")
         axis.set(xscale="log", xlabel=label)
     axes[0, 1].axvline(numbers["memoryless"], color="0.4", linestyle=":")
@@ -644,10 +648,14 @@ def fig_lookup_settling(numbers: dict) -> Figure:
 def fig_lookup_freezing(numbers: dict) -> Figure:
     """Final distance to the exact answer on the lookup task with routing or values frozen from a step on.
 
-    arms: names; freeze_step (m,); routing, values, content (arms, seeds, m): KL(exact || model) after all steps, nats,
-    with W_Q and W_K, W_V, or W_V and W_O held from that step on; whole (arms, seeds): with nothing frozen.
+    arms: names; freeze_step (m,); routing, values, content (arms, seeds, m): log10 of KL(exact || model) in nats after all
+    steps, with W_Q and W_K, W_V, or W_V and W_O held from that step on; whole (arms, seeds): with nothing frozen.
     """
-    figure = freezing_panels(numbers, "final KL, nats (log)")
+    powers = {
+        name: 10 ** numbers[name]
+        for name in ("routing", "values", "content", "whole")
+    }
+    figure = freezing_panels(numbers | powers, "final KL, nats (log)")
     for axis in figure.axes:
         axis.set_yscale("log")
     return figure
