@@ -40,7 +40,7 @@ def test_the_picture_depends_on_the_numbers():
 def test_publish_offers_every_file(tmp_path):
     paths = figures.publish(tmp_path)
     assert {path.name for path in paths} == {f"{i}.{kind}" for i in IDS for kind in ("svg", "pdf", "png", "json")}
-    assert all(path.stat().st_size > 500 for path in paths)
+    assert all(path.stat().st_size > 200 for path in paths)
     readme = records.BOOK / "assets" / "advantage-law.png"
     assert (tmp_path / "fig-advantage-law.png").read_bytes() == readme.read_bytes()  # `make execute` refreshes it
 
