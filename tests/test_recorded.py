@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayesattn_core import attention, experiments, recorded, records, tasks, training
+from bayesattn_core import attention, experiments, networks, recorded, records, tasks, training
 
 CPU = torch.device("cpu")
 
@@ -113,3 +113,63 @@ def test_recorded_lookup_weights_are_as_far_from_exact_as_recorded_on_every_seed
         assert left[-1].abs().max() < 1e-5
         travelled = path[-1] - path
         assert (left <= travelled * (1 + 1e-3) + 1e-4).all()  # no chord is longer than its path
+
+
+CELLS = [name for name in recorded.CELLS if (records.BOOK / "records" / name).exists()]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
+    """The first twenty steps of seed 0, and its recorded weights on the evaluation sequences."""
+    record, (task, architecture, seeds) = records.read(name), recorded.CELLS[name]
+    assert record.config["seed"] == list(range(seeds))
+    best = min(record.config["tuning"], key=record.config["tuning"].get)
+    assert record.config["rate"] == float(best)
+    settings = networks.settings(task, architecture, rate=record.config["rate"])
+    assert {k: record.config[k] for k in ("steps", "batch", "parameters")} == {
+        "steps": settings.steps, "batch": settings.batch, "parameters": settings.parameters,
+    }  # fmt: skip
+    losses, honest = [], networks.mean_loss
+
+    class Enough(Exception):
+        pass
+
+    def watched(*given):
+        losses.append(honest(*given))
+        if len(losses) > 20:
+            raise Enough
+        return losses[-1]
+
+    monkeypatch.setattr(networks, "mean_loss", watched)
+    with pytest.raises(Enough):
+        networks.train(settings, tmp_path / "run")
+    first = torch.stack(losses[:20]).detach().reshape(2, 10).mean(1)
+    assert torch.allclose(record.metrics["loss"][:2, 0], first, rtol=1e-3)
+    model = networks.build(settings)
+    model.load_state_dict({n: W for n, W in record.weights.items() if not n.startswith("probe@")})
+    found = networks.evaluate(model, networks.draw(settings, None))["kl"].float()
+    assert torch.allclose(found.nan_to_num(-1), record.metrics["kl"][-1, :, 0].nan_to_num(-1), atol=1e-4)
+
+
+def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(monkeypatch, tmp_path):
+    monkeypatch.setattr(recorded, "RUNS", tmp_path)
+    honest = networks.settings
+    small = {"batch": 4, "parameters": 3000, "layers": 1, "sequences": 10, "evaluations": 3, "warmup": 2}
+
+    def settings(task, architecture, profile="quick", **changes):
+        steps = 100 if changes.pop("steps", None) else 20
+        return honest(task, architecture, profile, **(changes | small | {"steps": steps}))
+
+    monkeypatch.setattr(networks, "settings", settings)
+    record = recorded.record_cell("bijection", "lstm", CPU, 2)
+    losses = {
+        rate: records.read(f"rate-{rate:g}", tmp_path / "quick" / "bijection-lstm").metrics["loss"][-100:].mean()
+        for rate in recorded.CELL_RATES
+    }
+    assert record.config["rate"] == min(losses, key=losses.get)
+    seeds = [records.read(f"seed-{k}", tmp_path / "quick" / "bijection-lstm") for k in (0, 1)]
+    for k, run in enumerate(seeds):
+        assert torch.equal(record.metrics["kl"][..., k].nan_to_num(-1), run.metrics["kl"].nan_to_num(-1))
+        assert torch.allclose(record.metrics["loss"][:, k], run.metrics["loss"].reshape(2, 10).mean(1))
+    assert any(name.startswith("probe@20/") for name in record.weights)
+    assert not torch.equal(seeds[0].metrics["loss"], seeds[1].metrics["loss"])
