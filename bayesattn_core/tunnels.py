@@ -15,6 +15,7 @@ O symbols, K observations. Entropies and divergences are in bits here.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -48,7 +49,7 @@ class Batch(NamedTuple):
         return Batch(*(part.to(device) for part in self[:4]), moved)
 
 
-class Tunnel:
+class Tunnel(ABC):
     """What every wind tunnel has: C, T, `vocabulary` (None if it reads vectors) or d_x (None if it reads tokens)."""
 
     vocabulary = None
@@ -77,8 +78,9 @@ class Tunnel:
         own = {name: torch.where(batch.supervised[..., None], p.to(uniform), uniform) for name, p in self._own(batch)}
         return {"uniform": uniform, "constant": uniform, "memoryless": uniform, **own}
 
+    @abstractmethod
     def _draw(self, generator: torch.Generator, B: int) -> Batch:
-        raise NotImplementedError
+        """B sequences; what `draw` checks and casts."""
 
     def _own(self, batch: Batch) -> list[tuple[str, Tensor]]:
         """Predictors that differ from the uniform one; entries broadcast to (B, T, C)."""
