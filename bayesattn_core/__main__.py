@@ -1,10 +1,12 @@
-"""The commands: python -m bayesattn_core gradcheck | sticky | record | figures. Bad input: one line, exit code 2."""
+"""The commands: python -m bayesattn_core gradcheck | sticky | record | train | figures. Bad input: one line, exit code 2."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+import time
 from pathlib import Path
 
 from . import checks, experiments, figures, gradcheck, models, networks, recorded, records, training
@@ -82,13 +84,26 @@ def writable(name: str, given: str) -> Path:
 
 
 def run_record(options) -> int:
-    name = checks.choice("NAME", options.name, recorded.RECORDED)
-    folder, device = writable("--out", options.out) / name, checks.device(options.device)
-    if folder.exists():
-        print(f"{folder} is already recorded: remove it to record again")
-        return 0
-    records.write(folder, recorded.RECORDED[name](device))
-    print(folder)
+    names = [checks.choice("NAME", name, recorded.RECORDED) for name in options.names]
+    device, profile = checks.device(options.device), checks.choice("--profile", options.profile, networks.PROFILES)
+    minutes = math.inf if options.minutes is None else checks.number("--minutes", options.minutes, above=0)
+    given = {} if profile == "quick" and minutes == math.inf else {"profile": profile}
+    plain = [name for name in names if name not in recorded.CELLS]
+    if given and plain:
+        raise ValueError(f"--profile and --minutes are for cells (TASK-ARCH), got {plain[0]}")
+    if given:
+        given["until"] = time.perf_counter() + 60 * minutes
+    for name in names:
+        folder = writable("--out", options.out) / (name if profile == "quick" else f"{profile}-{name}")
+        if folder.exists():
+            print(f"{folder} is already recorded: remove it to record again")
+            continue
+        try:
+            records.write(folder, recorded.RECORDED[name](device, **given))
+        except networks.Unfinished as unfinished:
+            print(f"{folder.name}: time is over: {unfinished}")
+            return 3
+        print(folder)
     return 0
 
 
@@ -109,7 +124,7 @@ def run_figures(options) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit code: 0 done, 1 a check failed, 2 bad input."""
+    """Run one command; the exit code: 0 done, 1 a check failed, 2 bad input, 3 the time given is over, run again."""
     parser = Parser(prog="python -m bayesattn_core", description="What the book computes with.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
 
@@ -136,8 +151,14 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--json", action="store_true", help="print one JSON object")
     command.set_defaults(run=run_sticky)
 
-    command = commands.add_parser("record", help="make a recorded run that chapters read")
-    command.add_argument("name", metavar="NAME", help=f"one of {', '.join(recorded.RECORDED)}")
+    command = commands.add_parser("record", help="make recorded runs that chapters read")
+    command.add_argument("names", metavar="NAME", nargs="+", help=f"one of {', '.join(recorded.RECORDED)}")
+    command.add_argument(
+        "--profile", default="quick", help="of cells: quick (default) or paper, recorded as paper-NAME"
+    )
+    command.add_argument(
+        "--minutes", type=real, help="of cells: stop after so long, with exit code 3; run again to go on"
+    )
     command.add_argument(
         "--out", default=str(records.BOOK / "records"), help="folder of the records (default: the committed ones)"
     )

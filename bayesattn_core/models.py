@@ -10,7 +10,7 @@ block alone: attention then MLP (Transformer), or one Mamba layer, one LSTM laye
     hidden                ()                  hidden size of an MLP or an LSTM
     x                     (B, T, width)       the residual stream; what a part is given is its LayerNorm
     q, k, v       q, k, v (B, heads, T, width / heads)    queries, keys, values
-    attention     α       (B, heads, T, T)    softmax of causal scaled dot products
+    attention     α       (B, heads, T, T)    softmax of causal scaled dot products (see MIXINGS for the other two)
     z, delta, A, B, C, D, h, y                Mamba's scan: see scan.py
 
 Where this differs from the papers: LayerNorm in every model (Mamba's paper: RMSNorm), so that they differ in the mixing
@@ -33,6 +33,11 @@ from . import checks, scan
 
 ARCHITECTURES = ("transformer", "mamba", "lstm", "mlp")
 POSITIONS = ("none", "learned", "sinusoidal", "rotary")
+# What a row α_t of a Transformer's layer is made of; values, and all the rest, are the same:
+#   softmax   of the scores q_t·k_s: by content, and competing
+#   linear    φ(q_t)·φ(k_s) / Σ_r φ(q_t)·φ(k_r), φ = elu + 1 (Katharopoulos et al. 2020): by content, no exponential
+#   fixed     softmax of a learned table over (t, s): the same for every sequence, no content
+MIXINGS = ("softmax", "linear", "fixed")
 
 
 @dataclass(frozen=True)
@@ -46,8 +51,9 @@ class Config:
     width: int = 64
     layers: int = 2  # blocks
     heads: int = 4  # transformer
+    mixing: str = "softmax"  # transformer: one of MIXINGS
     positions: str = "none"  # one of POSITIONS; rotary for the transformer alone
-    max_T: int = 256  # learned positions: the longest sequence
+    max_T: int = 256  # learned positions, fixed mixing: the longest sequence
     state: int = 16  # mamba: N, the states of a channel
     expand: int = 2  # mamba: d_inner / width
     conv: int = 4  # mamba: length of the short convolution
@@ -58,6 +64,7 @@ class Config:
     def __post_init__(self):
         checks.choice("architecture", self.architecture, ARCHITECTURES)
         checks.choice("positions", self.positions, POSITIONS)
+        checks.choice("mixing", self.mixing, MIXINGS)
         if (self.vocabulary is None) == (self.d_x is None):
             raise ValueError(
                 f"exactly one of vocabulary and d_x must be given, got vocabulary {self.vocabulary} and d_x {self.d_x}"
@@ -69,6 +76,11 @@ class Config:
                 checks.integer(name, getattr(self, name), least=1)
         if self.positions == "rotary" and self.architecture != "transformer":
             raise ValueError(f"positions must be rotary for the transformer only, got architecture {self.architecture}")
+        if self.mixing != "softmax" and (self.architecture != "transformer" or self.positions == "rotary"):
+            raise ValueError(
+                f"mixing must be softmax but for a transformer without rotary positions, got {self.mixing} for architecture"
+                f" {self.architecture} with positions {self.positions}"
+            )
         if self.hidden is not None and self.architecture == "mamba":
             raise ValueError(f"hidden must be None for mamba, whose inner width is expand x width, got {self.hidden}")
         unit = self.heads if self.architecture == "transformer" else 1
@@ -124,21 +136,83 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor, past: tuple = (), record: dict | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        B, T, d = x.shape
-        q, k, v = self.qkv(x).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # each (B, heads, T, d / heads)
+        q, k, v = split_heads(self.qkv(x), 3, self.heads)
         first = past[0].shape[-2] if past else 0
         if self.rotary:
             q, k = rotate(q, first), rotate(k, first)
         if past:
             k, v = torch.cat([past[0], k], -2), torch.cat([past[1], v], -2)
-        seen = head.visible(first + T, True, x.device)[first:]  # (T, first + T)
+        seen = head.visible(first + x.shape[1], True, x.device)[first:]  # (T, first + T)
         if record is None:
             contexts = F.scaled_dot_product_attention(q, k, v, attn_mask=seen if first else None, is_causal=not first)
         else:
             rows = head.scores(q, k).masked_fill(~seen, -math.inf).softmax(-1)  # (B, heads, T, first + T)
             contexts = rows @ v
             record |= {"queries": q, "keys": k, "values": v, "attention": rows, "contexts": contexts}
-        return self.out(contexts.transpose(1, 2).reshape(B, T, d)), (k, v)
+        return self.out(merge_heads(contexts)), (k, v)
+
+
+class LinearAttention(nn.Module):
+    """As Attention with mixing `linear`; carries Σ φ(k) v and Σ φ(k). Records queries, keys, values, attention, contexts.
+
+    The recorded attention lists the positions of this call alone.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads = config.heads
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, past: tuple = (), record: dict | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        q, k, v = split_heads(self.qkv(x), 3, self.heads)
+        q, k = F.elu(q) + 1, F.elu(k) + 1
+        bound, mass = past or (
+            q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1]),
+            q.new_zeros(*q.shape[:2], q.shape[-1]),
+        )
+        weights = (q @ k.mT).masked_fill(~head.visible(x.shape[1], True, x.device), 0.0)  # (B, heads, T, T)
+        total = weights.sum(-1, keepdim=True) + q @ mass[..., None]
+        contexts = (weights @ v + q @ bound) / total
+        if record is not None:
+            record |= {"queries": q, "keys": k, "values": v, "attention": weights / total, "contexts": contexts}
+        return self.out(merge_heads(contexts)), (bound + k.mT @ v, mass + k.sum(-2))
+
+
+class FixedMixing(nn.Module):
+    """As Attention with mixing `fixed`: no queries, no keys; carries values. Records values, attention, contexts."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads = config.heads
+        self.value = nn.Linear(config.width, config.width)
+        self.table = nn.Parameter(torch.empty(config.heads, config.max_T, config.max_T))
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x: Tensor, past: tuple = (), record: dict | None = None) -> tuple[Tensor, tuple[Tensor]]:
+        (v,) = split_heads(self.value(x), 1, self.heads)
+        first = past[0].shape[-2] if past else 0
+        if past:
+            v = torch.cat([past[0], v], -2)
+        last = v.shape[-2]
+        if last > self.table.shape[-1]:
+            raise ValueError(f"inputs must have at most max_T = {self.table.shape[-1]} positions in all, got {last}")
+        seen = head.visible(last, True, x.device)[first:]
+        rows = self.table[:, first:last, :last].masked_fill(~seen, -math.inf).softmax(-1)  # (heads, T, first + T)
+        contexts = rows @ v
+        if record is not None:
+            record |= {"values": v, "attention": rows.expand(len(x), -1, -1, -1), "contexts": contexts}
+        return self.out(merge_heads(contexts)), (v,)
+
+
+def split_heads(x: Tensor, parts: int, heads: int) -> Tensor:
+    """(B, T, parts d) as (parts, B, heads, T, d / heads)."""
+    return x.unflatten(-1, (parts, heads, -1)).permute(2, 0, 3, 1, 4)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, heads, T, d / heads) as (B, T, d)."""
+    return x.transpose(1, 2).flatten(2)
 
 
 class Mamba(nn.Module):
@@ -203,6 +277,12 @@ class MLP(nn.Module):
 
 
 PARTS = {"transformer": (Attention, MLP), "mamba": (Mamba,), "lstm": (LSTM,), "mlp": (MLP,)}
+MIXERS = {"softmax": Attention, "linear": LinearAttention, "fixed": FixedMixing}
+
+
+def block_parts(config: Config) -> tuple[type[nn.Module], ...]:
+    """The kinds of the parts of a block, in order."""
+    return tuple(MIXERS[config.mixing] if part is Attention else part for part in PARTS[config.architecture])
 
 
 class Block(nn.Module):
@@ -210,7 +290,7 @@ class Block(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.parts = nn.ModuleList(part(config) for part in PARTS[config.architecture])
+        self.parts = nn.ModuleList(part(config) for part in block_parts(config))
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in self.parts)
 
     def forward(self, x: Tensor, states, record: dict | None = None) -> tuple[Tensor, list[tuple]]:
@@ -301,7 +381,11 @@ class Model(nn.Module):
         checks.integer("T", T)
         config = self.config
         per_layer = {
-            "transformer": 2 * config.width * T,
+            "transformer": {
+                "softmax": 2 * config.width * T,
+                "linear": config.width * (config.width // config.heads + 1),
+                "fixed": config.width * T,
+            }[config.mixing],
             "mamba": config.inner * (config.state + config.conv - 1),
             "lstm": 2 * config.hidden_size,
             "mlp": 0,
@@ -313,7 +397,7 @@ def build(config: Config, generator: torch.Generator) -> Model:
     """The model of `config` on the CPU, every weight drawn from `generator` alone; move it with `.to(device)`.
 
     Matrices are uniform within ±1/sqrt(fan-in), those back to the residual stream divided by sqrt(number of parts);
-    embeddings are standard normal; biases 0, but 1 for the LSTM's forget gates, and Mamba's Δ starts log-uniform in
+    embeddings are standard normal; biases and a fixed mixing's table 0, but 1 for the LSTM's forget gates, and Mamba's Δ starts log-uniform in
     [0.001, 0.1], A at -1 .. -N, D at 1. Raises TypeError or ValueError for what is not a Config or a CPU generator.
     """
     if not isinstance(config, Config):
@@ -331,6 +415,8 @@ def build(config: Config, generator: torch.Generator) -> Model:
         parts = [part for block in model.blocks for part in block.parts]
         for part in parts:
             part.out.weight /= math.sqrt(len(parts))
+            if isinstance(part, FixedMixing):
+                part.table.zero_()
             if isinstance(part, Mamba):
                 start = torch.rand(len(part.D), generator=generator) * math.log(100) + math.log(0.001)
                 part.delta.bias.copy_(start.exp().expm1().log())  # the inverse of softplus

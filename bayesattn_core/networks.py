@@ -77,6 +77,7 @@ class Settings:
     layers: int = 2
     parameters: int = 48_000  # of the network, within 5 %: its width follows (models.match_parameters)
     positions: str | None = None  # by default those of POSITIONS
+    mixing: str = "softmax"  # of a transformer: one of models.MIXINGS
     evaluations: int = 24  # how often the network is judged, at log-spaced steps
     sequences: int = 1000  # that it is judged on
     snapshots: int = 0  # how often what a probe batch does inside is kept, at log-spaced steps
@@ -102,6 +103,7 @@ class Settings:
         return TASKS[self.task][self.profile]
 
 
+STEPS = {"hmm-fixed": 2000, "hmm-fixed-sticky": 2000, "hmm-header": 2000}  # in profile quick, if not Settings' own
 PAPER = {
     "layers": 6,
     "parameters": 2_700_000,
@@ -114,8 +116,10 @@ PAPER = {
 def settings(task: str, architecture: str, profile: str = "quick", **changes) -> Settings:
     """The settings of a profile, with changes by name."""
     checks.choice("profile", profile, PROFILES)
-    large = {"parameters": 150_000, "layers": 3} if task.startswith("hmm-header") else {}
-    return Settings(task, architecture, profile, **((PAPER if profile == "paper" else large) | changes))
+    quick = {"steps": STEPS[task]} if task in STEPS else {}
+    if task.startswith("hmm-header"):
+        quick |= {"parameters": 150_000, "layers": 3}
+    return Settings(task, architecture, profile, **((PAPER if profile == "paper" else quick) | changes))
 
 
 def build(settings: Settings) -> models.Model:
@@ -123,18 +127,41 @@ def build(settings: Settings) -> models.Model:
     tunnel = settings.tunnel
     config = models.Config(
         settings.architecture, C=tunnel.C, vocabulary=tunnel.vocabulary, d_x=tunnel.d_x, layers=settings.layers,
-        positions=settings.positions or POSITIONS[settings.architecture], max_T=tunnel.T,
+        positions=settings.positions or POSITIONS[settings.architecture], mixing=settings.mixing, max_T=tunnel.T,
     )  # fmt: skip
     config = models.match_parameters(config, settings.parameters)
     return models.build(config, torch.Generator().manual_seed(settings.seed))
 
 
-def draw(settings: Settings, step: int | None, device: torch.device | str = "cpu") -> tunnels.Batch:
-    """The batch that `step` stands on; None: the sequences for evaluation, the same for every architecture."""
+LONGER = 2.5  # how much longer than in training the sequences of `longer` are, as in the paper (20 and 50)
+
+
+def longer(tunnel: tunnels.Tunnel) -> tunnels.Tunnel | None:
+    """The same task with LONGER times as many observations or pairs; None where a task has no longer form."""
+    if isinstance(tunnel, (tunnels.FixedHMM, tunnels.HeaderHMM)):
+        return dataclasses.replace(tunnel, K=int(LONGER * tunnel.K))
+    if isinstance(tunnel, tunnels.Bijection) and tunnel.replacement:
+        return dataclasses.replace(tunnel, L=int(LONGER * tunnel.L))
+    return None
+
+
+def draw(
+    settings: Settings, step: int | None, device: torch.device | str = "cpu", tunnel: tunnels.Tunnel | None = None
+) -> tunnels.Batch:
+    """The batch that `step` stands on; None: the sequences for evaluation, the same for every architecture. `tunnel`:
+    another than that of the settings, such as its `longer` form."""
     seed, sequences = 10_000_000 * settings.seed + (step or 0), settings.batch
     if step is None:
         seed, sequences = EVALUATION_SEED + settings.seed, settings.sequences
-    return settings.tunnel.draw(torch.Generator().manual_seed(seed), sequences, dtype=torch.float32).to(device)
+    tunnel = tunnel or settings.tunnel
+    return tunnel.draw(torch.Generator().manual_seed(seed), sequences, dtype=torch.float32).to(device)
+
+
+def restored(settings: Settings, weights: dict[str, Tensor]) -> models.Model:
+    """The network of a run with recorded weights (probe snapshots among them are passed over)."""
+    model = build(settings)
+    model.load_state_dict({name: W for name, W in weights.items() if not name.startswith("probe@")})
+    return model
 
 
 def learning_rate(settings: Settings, step: int) -> float:
@@ -190,6 +217,10 @@ def probe(model: models.Model, batch: tunnels.Batch) -> dict[str, Tensor]:
     }
 
 
+class Unfinished(Exception):
+    """The time given to a run is over; its checkpoint is kept. The message says how far it came."""
+
+
 def checkpoint_path(out: Path) -> Path:
     """Where a run that will be recorded in the folder `out` keeps its checkpoint: a hidden file beside it."""
     return Path(out).with_name(f".{Path(out).name}.checkpoint.safetensors")
@@ -236,11 +267,13 @@ def restore(path: Path, settings: Settings, model, optimiser) -> tuple[int, floa
 
 def train(
     settings: Settings, out: Path, device: torch.device | str = "cpu", *, resume: bool = False, seconds_between: float = 20.0,
+    until: float = math.inf,
 ) -> Path:  # fmt: skip
     """Train one network and record it in the folder `out`, which is written whole when the run is over.
 
     Until then a checkpoint lies beside it, replaced whole every `seconds_between` seconds; `resume` goes on from it, if
-    there is one. Raises ValueError if `out` exists, if there is a checkpoint and resume is False, or if the checkpoint is
+    there is one. At the moment `until` of time.perf_counter it writes a checkpoint and raises Unfinished. Raises
+    ValueError if `out` exists, if there is a checkpoint and resume is False, or if the checkpoint is
     of other settings or unreadable; training.Diverged, which names the step and the checkpoint that is kept, if the loss
     is not finite.
     """
@@ -266,9 +299,13 @@ def train(
     saved, label = time.perf_counter(), f"{settings.task} {settings.architecture} {settings.seed}"
     steps = tqdm(range(first, settings.steps + 1), desc=label, unit="step", disable=not training.watched())
     for step in steps:
-        if time.perf_counter() - saved > seconds_between:
-            save(path, settings, step, spent + time.perf_counter() - started, model, optimiser, curves)
-            saved = time.perf_counter()
+        now = time.perf_counter()
+        if now - saved > seconds_between or now > until:
+            save(path, settings, step, spent + now - started, model, optimiser, curves)
+            saved = now
+        if now > until:
+            rate = f"{1000 * (now - started) / max(step - first, 1):.1f} ms a step"
+            raise Unfinished(f"{label}: {step} of {settings.steps} steps are done, at {rate}; run again to go on")
         if step in when:
             for name, value in evaluate(model, judged).items():
                 curves[name][when.index(step)] = value.cpu()

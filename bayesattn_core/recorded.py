@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -216,54 +218,139 @@ def record_lookup_frozen(
     )
 
 
-# Networks on wind tunnels: a cell is a task and an architecture. Its rate is tuned on a seed that is not reported.
+# Networks on wind tunnels. A cell is a task, an architecture and changes of its settings; its rate is tuned on a seed
+# that is not reported. Where the lowest loss is at the end of the rates, they are widened.
 CELL_RATES = (1e-3, 3e-3, 1e-2)
+WIDER = (3e-4, 3e-2)
 CELL_TUNING = {"seed": 900, "steps": 1000, "evaluations": 2}
+UNTUNED = ("steps", "layers")  # changes of these take the rate of the cell without them
+PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")  # whose probe snapshots are kept
 RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathers; not kept
 
 
-def run_once(settings: networks.Settings, out: Path, device: torch.device) -> records.Record:
+def run_once(settings: networks.Settings, out: Path, device: torch.device, until: float) -> records.Record:
     """The record of a single run: read if it is there, else trained, going on from its checkpoint if it has one."""
     if not out.exists():
-        networks.train(settings, out, device, resume=True)
+        networks.train(settings, out, device, resume=True, until=until)
     return records.read(out.name, out.parent)
 
 
-def record_cell(
-    task: str, architecture: str, device: torch.device, seeds: int = 5, profile: str = "quick"
-) -> records.Record:
-    """TASK-ARCHITECTURE: the rate with the lowest training loss over the last 100 of 1000 steps, then that rate on
-    `seeds` seeds. Metrics stacked over seeds, in the last dimension; weights and probe snapshots of seed 0."""
-    folder, tuning = RUNS / profile / f"{task}-{architecture}", {}
-    for rate in CELL_RATES:
-        chosen = networks.settings(task, architecture, profile, rate=rate, **CELL_TUNING)
+def cell_folder(task: str, architecture: str, profile: str, changes: dict) -> Path:
+    """Where the single runs of a cell lie."""
+    return RUNS / profile / "-".join([task, architecture, *(f"{name}={value}" for name, value in changes.items())])
+
+
+def tune_cell(
+    task: str, architecture: str, device: torch.device, profile: str = "quick", until: float = math.inf, **changes
+) -> dict[float, float]:
+    """The training loss in nats over the last 100 of 1000 steps at each of CELL_RATES, and at the next of WIDER if the
+    lowest is at an end."""
+    folder, losses = cell_folder(task, architecture, profile, changes), {}
+
+    def measure(rate: float) -> None:
+        chosen = networks.settings(task, architecture, profile, **(changes | CELL_TUNING | {"rate": rate}))
         try:
-            tuning[rate] = run_once(chosen, folder / f"rate-{rate:g}", device).metrics["loss"][-100:].mean().item()
+            run = run_once(chosen, folder / f"rate-{rate:g}", device, until)
+            losses[rate] = run.metrics["loss"][-100:].mean().item()
         except training.Diverged:
-            tuning[rate] = float("inf")
+            losses[rate] = math.inf
+
+    for rate in CELL_RATES:
+        measure(rate)
+    best = min(losses, key=losses.get)
+    if best in (CELL_RATES[0], CELL_RATES[-1]):
+        measure(WIDER[best == CELL_RATES[-1]])
+    return losses
+
+
+def record_cell(
+    task: str, architecture: str, device: torch.device, seeds: int = 5, profile: str = "quick",
+    until: float = math.inf, **changes,
+) -> records.Record:  # fmt: skip
+    """A cell: the rate with the lowest training loss of `tune_cell`, then that rate on `seeds` seeds. Metrics stacked
+    over seeds, in the last dimension, with those on longer sequences as longer/...; weights of seed 0, and its probe
+    snapshots where PROBED_TASKS says so. Raises networks.Unfinished at the moment `until` of time.perf_counter."""
+    shared = {name: value for name, value in changes.items() if name not in UNTUNED}
+    tuning = tune_cell(task, architecture, device, profile, until, **shared)
     best = min(tuning, key=tuning.get)
-    runs = []
+    folder, runs, stretched = cell_folder(task, architecture, profile, changes), [], []
     for seed in range(seeds):
         snapshots = 12 if seed == 0 and not task.startswith("recall") else 0
-        chosen = networks.settings(task, architecture, profile, rate=best, seed=seed, snapshots=snapshots)
-        runs.append(run_once(chosen, folder / f"seed-{seed}", device))
-    config = runs[0].config | {"seed": list(range(seeds)), "tuning": {str(rate): loss for rate, loss in tuning.items()}}
+        own = {"rate": best, "seed": seed, "snapshots": snapshots}
+        chosen = networks.settings(task, architecture, profile, **(changes | own))
+        runs.append(run_once(chosen, folder / f"seed-{seed}", device, until))
+        stretched.append(judge_longer(chosen, runs[-1], device))
+    asked = dataclasses.asdict(networks.settings(task, architecture, profile, **(changes | {"rate": best})))
+    config = (
+        asked
+        | runs[0].config
+        | {"seed": list(range(seeds)), "tuning": {str(rate): loss for rate, loss in tuning.items()}}
+    )
     metrics = {name: torch.stack([run.metrics[name] for run in runs], -1) for name in runs[0].metrics}
+    metrics |= {name: torch.stack([scores[name] for scores in stretched], -1) for name in stretched[0]}
     metrics["loss"] = metrics["loss"].unfold(0, 10, 10).mean(-1)  # means of ten steps
+    probed = task in PROBED_TASKS and architecture != "mlp" and not shared
+    weights = {name: W for name, W in runs[0].weights.items() if probed or not name.startswith("probe@")}
     spent = sum(run.provenance["wall_seconds"] for run in runs)
     provenance = runs[0].provenance | {
         "wall_seconds": round(spent, 1),
         "commits": sorted({str(run.provenance["commit"]) for run in runs}),
     }
-    return records.Record(config, metrics, runs[0].weights, provenance)
+    return records.Record(config, metrics, weights, provenance)
 
 
-CELLS = {
-    f"{task}-{architecture}": (task, architecture, 3 if task.startswith("recall") else 5)
-    for task in networks.TASKS
-    for architecture in models.ARCHITECTURES
-    if not (task.startswith("recall") and architecture == "mlp")
-}
+def judge_longer(settings: networks.Settings, run: records.Record, device: torch.device) -> dict[str, Tensor]:
+    """The divergence in bits by position, (T,), on the longer form of a run's task, of its network and of the trivial
+    predictors; empty where there is no longer form or the network's positions end."""
+    tunnel, model = networks.longer(settings.tunnel), networks.restored(settings, run.weights).to(device)
+    if tunnel is None or model.config.positions == "learned" or model.config.mixing == "fixed":
+        return {}
+    batch = networks.draw(settings, None, device, tunnel)
+    scores = {"longer/kl": networks.evaluate(model, batch)["kl"].float().cpu()}
+    for name, p in tunnel.predictors(batch).items():
+        scores[f"longer/predictor/{name}"] = networks.judge(batch, p.log())["kl"].float().cpu()
+    return scores
+
+
+def cells() -> dict[str, dict]:
+    """What record_cell is given, by the name of the record."""
+
+    def cell(task: str, architecture: str, **changes) -> dict:
+        return {"task": task, "architecture": architecture, "seeds": 3 if task.startswith("recall") else 5} | changes
+
+    hardest = ("hmm-header-sticky", "recall-32")
+    return {
+        **{
+            f"{task}-{architecture}": cell(task, architecture)
+            for task in networks.TASKS
+            for architecture in models.ARCHITECTURES
+            if not (task.startswith("recall") and architecture == "mlp")
+        },
+        # trained on the exact posterior instead of sampled labels; and four times longer
+        "hmm-header-sticky-lstm-soft": cell("hmm-header-sticky", "lstm", soft=True),
+        "hmm-header-sticky-lstm-long": cell("hmm-header-sticky", "lstm", steps=16_000, seeds=1),
+        # the same value path with three ways of mixing it
+        **{
+            f"{task}-transformer-{mixing}": cell(task, "transformer", mixing=mixing, positions="sinusoidal", seeds=3)
+            for task in ("bijection", "recall-8")
+            for mixing in models.MIXINGS
+        },
+        # what positions a transformer is told
+        **{
+            f"hmm-fixed-sticky-transformer-{positions}": cell("hmm-fixed-sticky", "transformer", positions=positions)
+            for positions in ("none", "sinusoidal")
+        },
+        # other shapes of the same size, one seed, at the rate of the usual shape
+        **{
+            f"{task}-{architecture}-{layers}-layers": cell(task, architecture, layers=layers, seeds=1)
+            for task, shapes in zip(hardest, ((2, 5), (1, 4)), strict=True)
+            for architecture in ("transformer", "mamba", "lstm")
+            for layers in shapes
+        },
+    }
+
+
+CELLS = cells()
 
 # The recorded runs that chapters read, by name; a record that needs another comes after it.
 RECORDED = {
@@ -282,5 +369,8 @@ RECORDED = {
     "lookup-frozen": record_lookup_frozen,
     "sticky-frozen-content": lambda device: record_frozen(device, ("content",)),
     "lookup-frozen-content": lambda device: record_lookup_frozen(device, ("content",)),
-    **{name: lambda device, cell=cell: record_cell(cell[0], cell[1], device, cell[2]) for name, cell in CELLS.items()},
+    **{
+        name: lambda device, cell=cell, **options: record_cell(device=device, **cell, **options)
+        for name, cell in CELLS.items()
+    },
 }

@@ -1,5 +1,9 @@
 """The recording functions themselves, run tiny and compared with runs put together by hand; and records against themselves."""
 
+import dataclasses
+import math
+import time
+
 import pytest
 import torch
 
@@ -121,14 +125,16 @@ CELLS = [name for name in recorded.CELLS if (records.BOOK / "records" / name).ex
 @pytest.mark.parametrize("name", CELLS)
 def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
     """The first twenty steps of seed 0, and its recorded weights on the evaluation sequences."""
-    record, (task, architecture, seeds) = records.read(name), recorded.CELLS[name]
-    assert record.config["seed"] == list(range(seeds))
-    best = min(record.config["tuning"], key=record.config["tuning"].get)
-    assert record.config["rate"] == float(best)
-    settings = networks.settings(task, architecture, rate=record.config["rate"])
-    assert {k: record.config[k] for k in ("steps", "batch", "parameters")} == {
-        "steps": settings.steps, "batch": settings.batch, "parameters": settings.parameters,
-    }  # fmt: skip
+    record, cell = records.read(name), dict(recorded.CELLS[name])
+    assert record.config["seed"] == list(range(cell.pop("seeds")))
+    tuning = {float(rate): loss for rate, loss in record.config["tuning"].items()}
+    best = min(tuning, key=tuning.get)
+    assert record.config["rate"] == best
+    assert tuning.keys() >= set(recorded.CELL_RATES)
+    assert best not in (recorded.CELL_RATES[0], recorded.CELL_RATES[-1]) or len(tuning) > 3
+    settings = networks.settings(**cell, rate=best)
+    given = dataclasses.asdict(settings) | {"seed": record.config["seed"], "snapshots": record.config["snapshots"]}
+    assert {key: record.config[key] for key in given} == given
     losses, honest = [], networks.mean_loss
 
     class Enough(Exception):
@@ -145,14 +151,21 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
         networks.train(settings, tmp_path / "run")
     first = torch.stack(losses[:20]).detach().reshape(2, 10).mean(1)
     assert torch.allclose(record.metrics["loss"][:2, 0], first, rtol=1e-3)
-    model = networks.build(settings)
-    model.load_state_dict({n: W for n, W in record.weights.items() if not n.startswith("probe@")})
+    model = networks.restored(settings, record.weights)
     found = networks.evaluate(model, networks.draw(settings, None))["kl"].float()
     assert torch.allclose(found.nan_to_num(-1), record.metrics["kl"][-1, :, 0].nan_to_num(-1), atol=1e-4)
+    if "longer/kl" in record.metrics:
+        found = recorded.judge_longer(settings, record, CPU)
+        for key, value in found.items():
+            assert torch.allclose(
+                value.nan_to_num(-1), record.metrics[key][..., 0].nan_to_num(-1), atol=1e-3, rtol=1e-3
+            )
 
 
-def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(monkeypatch, tmp_path):
-    monkeypatch.setattr(recorded, "RUNS", tmp_path)
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """Cells of 20 steps, tuned in 100, on tiny networks; their single runs in a temporary folder."""
+    monkeypatch.setattr(recorded, "RUNS", tmp_path / "runs")
     honest = networks.settings
     small = {"batch": 4, "parameters": 3000, "layers": 1, "sequences": 10, "evaluations": 3, "warmup": 2}
 
@@ -161,15 +174,56 @@ def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(monkeypatch, tmp_path):
         return honest(task, architecture, profile, **(changes | small | {"steps": steps}))
 
     monkeypatch.setattr(networks, "settings", settings)
+    return tmp_path / "runs" / "quick"
+
+
+def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(tiny):
     record = recorded.record_cell("bijection", "lstm", CPU, 2)
+    folder = tiny / "bijection-lstm"
     losses = {
-        rate: records.read(f"rate-{rate:g}", tmp_path / "quick" / "bijection-lstm").metrics["loss"][-100:].mean()
-        for rate in recorded.CELL_RATES
+        float(path.name.removeprefix("rate-")): records.read(path.name, folder).metrics["loss"][-100:].mean().item()
+        for path in folder.glob("rate-*")
     }
-    assert record.config["rate"] == min(losses, key=losses.get)
-    seeds = [records.read(f"seed-{k}", tmp_path / "quick" / "bijection-lstm") for k in (0, 1)]
+    assert losses == {float(rate): pytest.approx(loss) for rate, loss in record.config["tuning"].items()}
+    best = min(losses, key=losses.get)
+    assert record.config["rate"] == best
+    inner = min(recorded.CELL_RATES, key=losses.get)
+    expected = {1e-3: {3e-4}, 3e-3: set(), 1e-2: {3e-2}}[inner]  # the next rate where the best is at an end
+    assert set(losses) == set(recorded.CELL_RATES) | expected
+    seeds = [records.read(f"seed-{k}", folder) for k in (0, 1)]
     for k, run in enumerate(seeds):
         assert torch.equal(record.metrics["kl"][..., k].nan_to_num(-1), run.metrics["kl"].nan_to_num(-1))
         assert torch.allclose(record.metrics["loss"][:, k], run.metrics["loss"].reshape(2, 10).mean(1))
     assert any(name.startswith("probe@20/") for name in record.weights)
     assert not torch.equal(seeds[0].metrics["loss"], seeds[1].metrics["loss"])
+
+
+def test_the_rates_are_widened_at_either_end(tiny, monkeypatch):
+    for best, expected in ((1e-3, {3e-4}), (3e-3, set()), (1e-2, {3e-2})):
+
+        def run_once(settings, out, device, until, best=best):
+            loss = torch.full((100,), abs(math.log(settings.rate / best)))
+            return records.Record({}, {"loss": loss}, {}, {})
+
+        monkeypatch.setattr(recorded, "run_once", run_once)
+        assert set(recorded.tune_cell("bijection", "lstm", CPU)) == set(recorded.CELL_RATES) | expected
+
+
+def test_a_cell_goes_on_when_its_time_is_over(tiny):
+    """Stopped every few steps until it is done, it is the cell that was never stopped."""
+    whole = recorded.record_cell("hmm-fixed-sticky", "transformer", CPU, 2, positions="none")
+    recorded.RUNS = recorded.RUNS.with_name("other")
+    for _ in range(500):
+        try:
+            pieces = recorded.record_cell(
+                "hmm-fixed-sticky", "transformer", CPU, 2, until=time.perf_counter() + 0.3, positions="none"
+            )
+            break
+        except networks.Unfinished:
+            continue
+    assert pieces.config == whole.config
+    for name, value in whole.metrics.items():
+        assert torch.equal(pieces.metrics[name].nan_to_num(-1), value.nan_to_num(-1))
+    T = networks.longer(networks.TASKS["hmm-fixed-sticky"]["quick"]).T
+    assert whole.metrics["longer/kl"].shape == whole.metrics["longer/predictor/window-4"].shape == (T, 2)
+    assert not any(name.startswith("probe@") for name in whole.weights)
