@@ -170,3 +170,132 @@ def c3(right: Tensor, majority: Tensor) -> Verdict:
     because = f"under a shared W_V the threshold rule predicts {100 * right.mean().item():.0f} % of signs, "
     because += f"the commoner sign {100 * majority.mean().item():.0f} %"
     return Verdict("C3", verdict, because)
+
+
+# Wind tunnels. Divergences are KL(exact || model) in bits on fresh sequences, means over positions, (seeds,); accuracies
+# (seeds,) are fractions. A sweep of three seeds is judged by all of its seeds rather than by an interval.
+
+NEAR, WELL_BELOW = 0.10, 0.25  # shares of the memoryless predictor's divergence
+BOUND = 0.95  # accuracy at which binding counts as done
+
+
+def window_equal(kl: Tensor, windows: dict[int, Tensor]) -> int:
+    """The longest window that the network (seeds,) is clearly better than; 0 if there is none. windows {n: (seeds,)}."""
+    return max((n for n, divergence in windows.items() if clear_above(divergence - kl)), default=0)
+
+
+def _near(kl: Tensor, memoryless: Tensor, share: float = NEAR) -> bool:
+    return kl.double().mean().item() <= share * memoryless.double().mean().item()
+
+
+def c13(
+    bijection: dict[str, Tensor], memoryless: Tensor,
+    transport: dict[str, dict[str, Tensor]], windows: dict[str, dict[int, Tensor]],
+) -> Verdict:  # fmt: skip
+    """C13, Transformers and Mamba accumulate and transport beliefs: divergences {architecture: (seeds,)} on bijection
+    beside the memoryless predictor's (seeds,); {sticky task: {architecture: (seeds,)}} beside {task: {n: (seeds,)}}.
+
+    It accumulates if it is near the exact posterior on bijection, and transports on a task if clearly better than the
+    two-observation window. All of it holds; no transport by either on any sticky task falsifies.
+    """
+    names = ("transformer", "mamba")
+    accumulates = {name: _near(bijection[name], memoryless) for name in names}
+    equal = {(task, name): window_equal(kl[name], windows[task]) for task, kl in transport.items() for name in names}
+    moved = [n >= 2 for n in equal.values()]
+    whole = all(accumulates.values()) and all(moved)
+    numbers = "; ".join(
+        f"{name}: bijection {bijection[name].mean().item():.4f} bits, clearly better than a window of "
+        + ", ".join(
+            f"{equal[task, name] or 'none'} ({task}, {transport[task][name].mean().item():.3f})" for task in transport
+        )
+        for name in names
+    )
+    return Verdict("C13", VERDICTS[0 if whole else 1 if any(moved) else 2], numbers)
+
+
+def c14(
+    bijection: Tensor, memoryless: Tensor, transport: dict[str, Tensor], windows: dict[str, dict[int, Tensor]]
+) -> Verdict:
+    """C14, LSTMs accumulate but cannot transport: the LSTM's divergences (seeds,) on bijection, and {sticky task: (seeds,)}.
+
+    Falsified if it is clearly better than the four-observation window on any sticky task; if not, and it is near the exact
+    posterior on bijection, it holds; without that, in part.
+    """
+    equal = {task: window_equal(kl, windows[task]) for task, kl in transport.items()}
+    carries, accumulates = any(n >= 4 for n in equal.values()), _near(bijection, memoryless)
+    because = f"bijection {bijection.mean().item():.4f} bits; clearly better than a window of "
+    because += ", ".join(
+        f"{n or 'none'} ({task}, {transport[task].mean().item():.3f} bits)" for task, n in equal.items()
+    )
+    return Verdict("C14", VERDICTS[2 if carries else 0 if accumulates else 1], because)
+
+
+def c15(accuracy: dict[str, dict[int, Tensor]]) -> Verdict:
+    """C15, LSTMs cannot bind, Mamba binds with difficulty: recall accuracies {architecture: {N: (seeds,)}}.
+
+    Holds if the LSTM binds (mean 0.95) at no N and Mamba at some, but not at the largest, where the Transformer does.
+    Falsified if neither's accuracy depends on N: at the largest N within 0.05 of that at the smallest. Else in part.
+    """
+    means = {name: {N: a.double().mean().item() for N, a in of.items()} for name, of in accuracy.items()}
+    least, most = min(means["lstm"]), max(means["lstm"])
+    binds = {name: [N for N, a in of.items() if a >= BOUND] for name, of in means.items()}
+    holds = not binds["lstm"] and binds["mamba"] and most not in binds["mamba"] and most in binds["transformer"]
+    flat = all(means[name][least] - means[name][most] <= 0.05 for name in ("lstm", "mamba"))
+    numbers = "; ".join(
+        f"{name} " + ", ".join(f"{100 * a:.0f} % at N = {N}" for N, a in of.items()) for name, of in means.items()
+    )
+    return Verdict("C15", VERDICTS[0 if holds else 2 if flat else 1], numbers)
+
+
+def c16(kl: dict[str, Tensor], memoryless: dict[str, Tensor]) -> Verdict:
+    """C16, MLPs do none of it: the MLP's and the memoryless predictor's divergences {task: (seeds,)}.
+
+    Falsified if it is better than the memoryless predictor by more than 0.01 bits on any task.
+    """
+    gain = {task: (memoryless[task] - kl[task]).double().mean().item() for task in kl}
+    because = "memoryless predictor's divergence minus the MLP's, bits: " + ", ".join(
+        f"{t} {g:.4f}" for t, g in gain.items()
+    )
+    return Verdict("C16", VERDICTS[2 if max(gain.values()) > 0.01 else 0], because)
+
+
+def c17(kl: dict[str, Tensor], memoryless: Tensor, horizon: int, after: int = 5) -> Verdict:
+    """C17, inference extrapolates in length: {network: (T, seeds)} by position on sequences longer than the `horizon`
+    positions of training, and the memoryless predictor's (T, seeds).
+
+    A network jumps if over the first `after` positions beyond the horizon it is no better than the memoryless predictor;
+    it extrapolates if from the horizon to the end it stays well below it (25 %). All extrapolate: holds; none: it does
+    not; else in part.
+    """
+
+    def share(divergence: Tensor, part: slice) -> float:
+        return (divergence[part].double().mean() / memoryless[part].double().mean()).item()
+
+    far = {name: share(divergence, slice(horizon, None)) for name, divergence in kl.items()}
+    first = {name: share(divergence, slice(horizon, horizon + after)) for name, divergence in kl.items()}
+    good = [name for name in kl if far[name] <= WELL_BELOW]
+    jumps = [name for name in kl if first[name] >= 1]
+    because = "divergence beyond the horizon as a share of the memoryless predictor's: "
+    because += ", ".join(f"{name} {100 * value:.0f} %" for name, value in far.items())
+    because += f"; trivial right after it: {', '.join(jumps) or 'none'}"
+    return Verdict("C17", VERDICTS[0 if len(good) == len(kl) else 1 if good else 2], because)
+
+
+def c18(mixing: dict[str, Tensor], dependence: dict[str, float], recall: dict[str, dict[int, Tensor]]) -> Verdict:
+    """C18, content-based routing is what separates them: recall accuracies {mixing: (seeds,)} of one value path mixed in
+    three ways; the ratio test's median {architecture: query dependence}; and recall accuracies {architecture: {N: (seeds,)}}.
+
+    Falsified if fixed mixing binds (mean 0.95), or softmax mixing does not. If an architecture whose ratio does not
+    depend on the query (below 1e-3) binds at any N, success on binding without content routing was seen: in part.
+    """
+    means = {name: a.double().mean().item() for name, a in mixing.items()}
+    blind = [name for name, value in dependence.items() if value < 1e-3]
+    despite = {
+        name: [N for N, a in recall.get(name, {}).items() if a.double().mean().item() >= BOUND] for name in blind
+    }
+    falsified = means["fixed"] >= BOUND or means["softmax"] < BOUND
+    because = "recall by mixing: " + ", ".join(f"{name} {100 * a:.0f} %" for name, a in means.items())
+    because += "; the query cannot re-weight what is stored in: " + ", ".join(
+        name + (f" (which binds at N = {', '.join(map(str, Ns))})" if Ns else "") for name, Ns in despite.items()
+    )
+    return Verdict("C18", VERDICTS[2 if falsified else 1 if any(despite.values()) else 0], because)

@@ -110,3 +110,81 @@ def test_bounds_are_where_they_are_said_to_be():
     assert claims.freeze_step(rises_again, [0, 20, 25, 60]) == 25
     with pytest.raises(ValueError, match="freeze_steps must be rising steps"):
         claims.freeze_step(rises_again, [60, 20])
+
+
+WINDOWS = {1: 0.20 + NOISE / 1000, 2: 0.09 + NOISE / 1000, 4: 0.03 + NOISE / 1000, 8: 0.01 + NOISE / 1000}
+TUNED = {"fixed": WINDOWS, "header": WINDOWS}
+
+
+def at(value):
+    return value + NOISE / 10_000
+
+
+def test_a_network_equals_the_longest_window_it_is_clearly_better_than():
+    assert [claims.window_equal(at(kl), WINDOWS) for kl in (0.3, 0.15, 0.05, 0.02, 0.002)] == [0, 1, 2, 4, 8]
+    assert claims.window_equal(WINDOWS[2], WINDOWS) == 1
+
+
+def test_c13():
+    def judged(bijection=0.05, fixed=0.05, header=0.05):
+        both = {"transformer": at(0.001), "mamba": at(0.05)}
+        transport = {"fixed": both, "header": both | {"mamba": at(header), "transformer": at(fixed)}}
+        return claims.c13({"transformer": at(0.01), "mamba": at(bijection)}, at(1.0), transport, TUNED)
+
+    assert judged().verdict == "holds"
+    assert judged(bijection=0.11).verdict == "holds in part"
+    assert judged(header=0.1).verdict == "holds in part"
+    assert "mamba: bijection 0.0500 bits, clearly better than a window of 2 (fixed, 0.050), 1 (header, 0.100)" in judged(header=0.1).because  # fmt: skip
+    bad = dict.fromkeys(("transformer", "mamba"), at(0.1))
+    nowhere = claims.c13({"transformer": at(0.01), "mamba": at(0.01)}, at(1.0), {"fixed": bad}, TUNED)
+    assert nowhere.verdict == "does not hold here"
+
+
+def test_c14():
+    def judged(bijection, fixed, header):
+        return claims.c14(at(bijection), at(1.0), {"fixed": at(fixed), "header": at(header)}, TUNED).verdict
+
+    assert judged(0.01, 0.1, 0.1) == judged(0.01, 0.05, 0.04) == "holds"
+    assert judged(0.5, 0.1, 0.1) == "holds in part"
+    assert judged(0.01, 0.1, 0.02) == judged(0.01, 0.02, 0.1) == "does not hold here"
+
+
+def test_c15():
+    def judged(lstm, mamba, transformer=(1.0, 1.0)):
+        shown = {"lstm": lstm, "mamba": mamba, "transformer": transformer}
+        return claims.c15(
+            {name: {4: torch.full((3,), a), 32: torch.full((3,), b)} for name, (a, b) in shown.items()}
+        ).verdict
+
+    assert judged((0.1, 0.1), (0.99, 0.5)) == "holds"
+    assert judged((0.99, 0.3), (0.99, 0.5)) == "holds in part"
+    assert judged((0.1, 0.1), (0.99, 0.5), (1.0, 0.9)) == "holds in part"
+    assert judged((0.99, 0.99), (0.99, 0.96)) == "does not hold here"
+    assert judged((0.1, 0.1), (0.2, 0.1)) == "holds in part"
+
+
+def test_c16():
+    assert claims.c16({"a": at(1.0), "b": at(0.995)}, {"a": at(1.0), "b": at(1.0)}).verdict == "holds"
+    assert claims.c16({"a": at(1.0), "b": at(0.98)}, {"a": at(1.0), "b": at(1.0)}).verdict == "does not hold here"
+
+
+def test_c17():
+    flat, trivial = torch.full((20, 5), 0.01), torch.full((20, 5), 0.1)
+    late = torch.cat([flat[:15], trivial[:5]])
+    jump = torch.cat([flat[:10], trivial[:10]])
+    assert claims.c17({"a": flat, "b": flat * 2}, trivial, 10).verdict == "holds"
+    assert claims.c17({"a": flat, "b": late}, trivial, 10).verdict == "holds in part"
+    verdict = claims.c17({"a": late, "b": jump}, trivial, 10)
+    assert verdict.verdict == "does not hold here"
+    assert verdict.because.endswith("a 55 %, b 100 %; trivial right after it: b")
+
+
+def test_c18():
+    mixing = {"softmax": torch.full((3,), 0.99), "linear": torch.full((3,), 0.7), "fixed": torch.full((3,), 0.2)}
+    ratio = {"transformer": 3.0, "mamba": 1.0, "lstm": 1e-12}
+    fails, binds = ({"lstm": {4: torch.full((3,), a)}} for a in (0.3, 0.97))
+    assert claims.c18(mixing, ratio, fails).verdict == "holds"
+    assert claims.c18(mixing, ratio, binds).verdict == "holds in part"
+    assert "lstm (which binds at N = 4)" in claims.c18(mixing, ratio, binds).because
+    assert claims.c18(mixing | {"fixed": torch.full((3,), 0.96)}, ratio, fails).verdict == "does not hold here"
+    assert claims.c18(mixing | {"softmax": torch.full((3,), 0.9)}, ratio, fails).verdict == "does not hold here"
