@@ -244,6 +244,57 @@ def test_state_sizes():
     assert small("lstm", hidden=5).state_size(4) == 2 * 2 * 5
 
 
+def shuffle_tables(model):
+    """Draw the tables of fixed mixing, which start at 0."""
+    for name, W in model.named_parameters():
+        if name.endswith("table"):
+            W.data.normal_(generator=seeded(3))
+
+
+MIXED = [(m, p) for m in ("linear", "fixed") for p in ("none", "learned", "sinusoidal")]
+
+
+@pytest.mark.parametrize(("mixing", "positions"), MIXED)
+def test_mixings_carry_the_past_and_see_nothing_else(mixing, positions):
+    model, inputs = small("transformer", mixing=mixing, positions=positions), tokens(2, 9)
+    shuffle_tables(model)
+    whole = model(inputs)
+    for sizes in ([1] * 9, [2, 1, 6]):
+        carried, logits = None, []
+        for chunk in inputs.split(sizes, 1):
+            out, carried = model.carry(chunk, carried)
+            logits.append(out)
+            assert sum(t.numel() for state in carried.states for t in state) == 2 * model.state_size(carried.seen)
+        assert close(torch.cat(logits, 1), whole)
+    changed = inputs.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % 7
+    moved = (model(changed) - whole).abs().amax((0, 2))
+    assert moved[:5].max() == 0
+    assert moved[5:].min() > 0
+
+
+@pytest.mark.parametrize("mixing", ["linear", "fixed"])
+def test_mixings_are_what_they_say(mixing):
+    """Against loops over positions."""
+    model = small("transformer", mixing=mixing)
+    shuffle_tables(model)
+    x = torch.randn(2, 9, 8, generator=seeded(4), dtype=double)
+    part, kept = model.blocks[0].parts[0], {}
+    out, _ = part(x, (), kept)
+    v, rows = kept["values"], torch.zeros(2, 2, 9, 9, dtype=double)
+    for t in range(9):
+        for s in range(t + 1):
+            if mixing == "fixed":
+                rows[:, :, t, s] = part.table[:, t, s].exp()
+            else:
+                q, k, _ = part.qkv(x).view(2, 9, 3, 2, 4).unbind(2)
+                phi = [torch.where(y > 0, y + 1, y.exp()) for y in (q[:, t], k[:, s])]
+                rows[:, :, t, s] = (phi[0] * phi[1]).sum(-1)
+        rows[:, :, t] /= rows[:, :, t].sum(-1, keepdim=True)
+    assert close(kept["attention"], rows)
+    assert close(out, part.out((rows @ v).transpose(1, 2).reshape(2, 9, 8)))
+
+
 @pytest.mark.parametrize("positions", models.POSITIONS)
 def test_explicit_attention_is_the_fast_path(positions):
     model, inputs = small("transformer", positions=positions), tokens(3, 10)
@@ -281,11 +332,14 @@ def test_positions_are_what_they_say(architecture, positions):
 
 
 @pytest.mark.parametrize("inputs_are", ["tokens", "vectors"])
-@pytest.mark.parametrize("architecture", models.ARCHITECTURES)
-def test_gradients_against_finite_differences(architecture, inputs_are):
+@pytest.mark.parametrize(
+    ("architecture", "mixing"),
+    [*((a, "softmax") for a in models.ARCHITECTURES), ("transformer", "linear"), ("transformer", "fixed")],
+)
+def test_gradients_against_finite_differences(architecture, mixing, inputs_are):
     changes = {"vocabulary": 3} if inputs_are == "tokens" else {"vocabulary": None, "d_x": 2}
     shape = {"width": 4, "state": 2, "conv": 2, "hidden": None if architecture == "mamba" else 3, "layers": 1, "C": 2}
-    model = small(architecture, positions="learned", max_T=4, **shape, **changes)
+    model = small(architecture, positions="learned", mixing=mixing, max_T=4, **shape, **changes)
     inputs = torch.randint(3, (2, 4), generator=seeded())
     inputs = inputs if inputs_are == "tokens" else torch.randn(2, 4, 2, generator=seeded(), dtype=double)
     targets = torch.randint(2, (2, 4), generator=seeded(2))
@@ -445,6 +499,21 @@ BAD = {
         call("mlp", tokens(2, 17), positions="learned"),
         ValueError,
         "inputs must have at most max_T = 16 positions in all, got 17",
+    ),
+    "linear mixing in an LSTM": (
+        lambda: small("lstm", mixing="linear"),
+        ValueError,
+        "mixing must be softmax but for a transformer without rotary positions, got linear for architecture lstm",
+    ),
+    "fixed mixing with rotary positions": (
+        lambda: small("transformer", mixing="fixed", positions="rotary"),
+        ValueError,
+        "mixing must be softmax but for a transformer without rotary positions, got fixed",
+    ),
+    "too long for fixed mixing": (
+        lambda: small("transformer", mixing="fixed", max_T=3)(tokens(1, 4)),
+        ValueError,
+        "inputs must have at most max_T = 3 positions in all, got 4",
     ),
     "a negative T": (lambda: small("mlp").state_size(-1), ValueError, "T must be at least 0, got -1"),
     "a target too small": (
