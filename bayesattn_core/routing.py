@@ -52,6 +52,49 @@ def lstm_routing(gates: dict[str, Tensor]) -> Tensor:
     return (elapsed.exp() * i[:, None]).masked_fill(unseen, 0.0)
 
 
+def mamba_gradients(
+    z: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor, u: Tensor
+) -> dict[str, Tensor]:
+    """Closed-form gradients of a scan from h_0 = 0, given u = ∂L/∂y (B, T, d_inner): sums over routed pairs, no recursion.
+
+    Shapes as in scan.py. With E_ts[n] = exp(A_n Σ_{r=s+1..t} Δ_r), the state h_t[n] = Σ_{s≤t} E_ts[n] Δ_s B_s[n] z_s and the
+    upstream that comes back to it, g_s[n] = Σ_{t≥s} E_ts[n] C_t[n] u_t (per channel; Σ_d sums over channels):
+
+        routing (B, T, T, d_inner)   ∂L/∂w_ts = u_t z_s, 0 at s > t: no competition
+        z                            Σ_t w_ts u_t
+        C                            Σ_d u_t h_t[n]
+        B                            Σ_d Δ_s z_s g_s[n]
+        delta                        z_r Σ_n B_r[n] g_r[n] + Σ_n A_n exp(Δ_r A_n) h_{r-1}[n] g_r[n]
+        A                            Σ over sequences and r of Δ_r exp(Δ_r A_n) h_{r-1}[n] g_r[n]
+        D                            Σ over sequences and t of u_t z_t
+
+    It holds E whole, (B, T, T, d_inner, N): for small sizes. Equation (eq-mamba-gradients) in the book. Raises TypeError
+    or ValueError that names the argument.
+    """
+    scan.check(z, delta, A, B, C, D, None)
+    checks.tensor("u", u, last=tuple(z.shape))
+    T = z.shape[1]
+    past = head.visible(T, True, z.device)[..., None]  # (T, T, 1)
+    total = delta.cumsum(1)
+    elapsed = (total[:, :, None] - total[:, None]).masked_fill(~past, 0.0)
+    E = torch.exp(elapsed[..., None] * A) * past[..., None]  # (B, T, T, d_inner, N)
+    h = torch.einsum("btsdn,bsd,bsn->btdn", E, delta * z, B)
+    g = torch.einsum("btsdn,btn,btd->bsdn", E, C, u)
+    routing = torch.einsum("btsdn,btn,bsd,bsn->btsd", E, C, delta, B)
+    routing = routing + torch.eye(T, dtype=D.dtype, device=D.device)[..., None] * D
+    before = torch.nn.functional.pad(h, (0, 0, 0, 0, 1, 0))[:, :T]  # h_{r-1}
+    through = torch.exp(delta[..., None] * A) * before * g  # (B, T, d_inner, N)
+    return {
+        "routing": u[:, :, None] * z[:, None] * past,
+        "z": (routing * u[:, :, None]).sum(1),
+        "delta": z * (g @ B[..., None])[..., 0] + (through * A).sum(-1),
+        "A": (through * delta[..., None]).sum((0, 1)),
+        "B": torch.einsum("bsd,bsdn->bsn", delta * z, g),
+        "C": torch.einsum("btd,btdn->btn", u, h),
+        "D": (u * z).sum((0, 1)),
+    }
+
+
 @torch.no_grad()
 def routing_weights(model: models.Model, inputs: Tensor) -> list[Tensor]:
     """The routing weights of every block, (B, T, T, channels); channels are heads of a Transformer, else inner channels.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bayesattn_core import models, routing, scan
+from bayesattn_core import gradcheck, models, routing, scan
 
 
 def seeded():
@@ -111,3 +111,32 @@ def test_weights_that_change_sign_count_as_infinite():
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def scan_inputs():
+    generator = seeded()
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    z, u = normal(2, 6, 3), normal(2, 6, 3)
+    return {"z": z, "delta": normal(2, 6, 3).exp(), "A": -normal(3, 4).exp(), "B": normal(2, 6, 4), "C": normal(2, 6, 4), "D": normal(3)}, u  # fmt: skip
+
+
+def test_gradients_of_mambas_routing_are_right():
+    inputs, u = scan_inputs()
+    closed = routing.mamba_gradients(**inputs, u=u)
+
+    def loss(named):  # the definition, one position after another
+        return (scan.selective_scan_loop(**named)[0] * u).sum()
+
+    assert gradcheck.gradcheck(loss, inputs, {name: closed[name] for name in inputs}).passed
+    by_autograd = gradcheck.autograd(loss, inputs, inputs)
+    for name, gradient in by_autograd.items():
+        assert torch.allclose(closed[name], gradient, rtol=1e-12, atol=1e-12)
+    w = scan.mamba_routing(*(inputs[name] for name in ("delta", "A", "B", "C", "D")))
+    (by_w,) = gradcheck.autograd(lambda w: ((w["w"] * inputs["z"][:, None]).sum(2) * u).sum(), {"w": w}, ["w"]).values()
+    past = torch.ones(6, 6, dtype=torch.bool).tril()[..., None]
+    assert torch.allclose(closed["routing"], by_w * past, atol=1e-12)
+    with pytest.raises(ValueError, match="u must have size 6"):
+        routing.mamba_gradients(**inputs, u=u[:, 1:])
