@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import experiments, models, networks, records, tasks, training
+from . import checks, experiments, models, networks, records, tasks, training
 
 
 def as_record(
@@ -351,6 +351,20 @@ def cells() -> dict[str, dict]:
 
 
 CELLS = cells()
+
+
+def recorded_cells() -> list[str]:
+    """The names of the cells whose records are there, in the order of CELLS."""
+    return [name for name in CELLS if (records.BOOK / "records" / name / "record.json").exists()]
+
+
+def trained(name: str) -> tuple[networks.Settings, models.Model, records.Record]:
+    """Settings, network and record of seed 0 of a recorded cell; ValueError that says how to make a record that is missing."""
+    changes = dict(CELLS[checks.choice("name", name, CELLS)])
+    del changes["seeds"]
+    record = records.read(name)
+    settings = networks.settings(**changes, rate=record.config["rate"])
+    return settings, networks.restored(settings, record.weights), record
 
 # The recorded runs that chapters read, by name; a record that needs another comes after it.
 RECORDED = {

@@ -119,10 +119,7 @@ def test_recorded_lookup_weights_are_as_far_from_exact_as_recorded_on_every_seed
         assert (left <= travelled * (1 + 1e-3) + 1e-4).all()  # no chord is longer than its path
 
 
-CELLS = [name for name in recorded.CELLS if (records.BOOK / "records" / name).exists()]
-
-
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", recorded.recorded_cells())
 def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
     """The first twenty steps of seed 0, and its recorded weights on the evaluation sequences."""
     record, cell = records.read(name), dict(recorded.CELLS[name])
@@ -132,7 +129,7 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
     assert record.config["rate"] == best
     assert tuning.keys() >= set(recorded.CELL_RATES)
     assert best not in (recorded.CELL_RATES[0], recorded.CELL_RATES[-1]) or len(tuning) > 3
-    settings = networks.settings(**cell, rate=best)
+    settings, model, _ = recorded.trained(name)
     given = dataclasses.asdict(settings) | {"seed": record.config["seed"], "snapshots": record.config["snapshots"]}
     assert {key: record.config[key] for key in given} == given
     losses, honest = [], networks.mean_loss
@@ -151,7 +148,6 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
         networks.train(settings, tmp_path / "run")
     first = torch.stack(losses[:20]).detach().reshape(2, 10).mean(1)
     assert torch.allclose(record.metrics["loss"][:2, 0], first, rtol=1e-3)
-    model = networks.restored(settings, record.weights)
     found = networks.evaluate(model, networks.draw(settings, None))["kl"].float()
     assert torch.allclose(found.nan_to_num(-1), record.metrics["kl"][-1, :, 0].nan_to_num(-1), atol=1e-4)
     if "longer/kl" in record.metrics:
