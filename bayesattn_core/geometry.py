@@ -1,7 +1,9 @@
-"""Diagnostics on tensors: how far attention and values have travelled, how straight, and how near they are to the end.
+"""Diagnostics on tensors: how far attention and values have travelled, how straight, how near they are to the end, and
+what shape they have there.
 
 No function knows an architecture: attention is any tensor of rows that sum to 1, values any tensor of points. The book
-uses them in the chapter "EM against SGD" (book/em-against-sgd.ipynb). Along training, snapshots are the first dimension.
+uses them in the chapters "EM against SGD" (book/em-against-sgd.ipynb) and "How training sculpts a manifold". Along
+training, snapshots are the first dimension.
 """
 
 from __future__ import annotations
@@ -68,6 +70,91 @@ def principal_axes(points: Tensor, count: int = 2) -> tuple[Tensor, Tensor]:
     axes = axes.mT[..., :count]
     largest = axes.gather(-2, axes.abs().argmax(-2, keepdim=True))
     return axes * largest.sign(), (sizes.square() / sizes.square().sum(-1, keepdim=True))[..., :count]
+
+
+def spectrum(points: Tensor) -> Tensor:
+    """Shares of variance along all principal axes of points (..., n, d), largest first, (..., min(n, d)); they sum to 1.
+
+    Raises ValueError for points that are all the same.
+    """
+    checks.tensor("points", points, dims=2)
+    power = torch.linalg.svdvals(points - points.mean(-2, keepdim=True)).square()
+    total = power.sum(-1, keepdim=True)
+    if bool((total == 0).any()):
+        raise ValueError("points must not all be the same, got a variance of 0")
+    return power / total
+
+
+def participation_ratio(points: Tensor) -> Tensor:
+    """1 / Σ_k λ_k² of the shares of variance λ of points (..., n, d), (...): n equal axes give n. See `spectrum`."""
+    return 1 / spectrum(points).square().sum(-1)
+
+
+def effective_rank(points: Tensor) -> Tensor:
+    """exp of the entropy (nats) of the shares of variance of points (..., n, d), (...): n equal axes give n.
+
+    It counts small axes more than `participation_ratio` does, and is never smaller. See `spectrum`.
+    """
+    return torch.special.entr(spectrum(points)).sum(-1).exp()
+
+
+def principal_angles(a: Tensor, b: Tensor) -> Tensor:
+    """Angles in radians, smallest first, between the spans of the columns of a (..., d, k) and b (..., d, m).
+
+    (..., min(k, m)). Columns must be independent, but need not be orthonormal. By cosines, so angles below about 1e-8
+    (float64) read as 0. Raises ValueError for more columns than dimensions.
+    """
+    d, k = checks.tensor("a", a, dims=2).shape[-2:]
+    m = checks.tensor("b", b, dims=2, last=(d, None)).shape[-1]
+    if max(k, m) > d:
+        raise ValueError(f"a and b must have at most {d} columns, got {k} and {m}")
+    cosines = torch.linalg.svdvals(torch.linalg.qr(a)[0].mT @ torch.linalg.qr(b)[0])
+    return cosines.clamp(max=1).acos()
+
+
+def key_cosine(keys: Tensor) -> Tensor:
+    """Mean absolute cosine of different keys (..., n, d), (...): 0 if all are orthogonal, about sqrt(2 / (π d)) at random.
+
+    Raises ValueError for fewer than two keys or a key that is 0.
+    """
+    n = checks.tensor("keys", keys, dims=2).shape[-2]
+    if n < 2:
+        raise ValueError(f"keys must be at least 2, got {n}")
+    norms = keys.norm(dim=-1, keepdim=True)
+    if bool((norms == 0).any()):
+        raise ValueError("keys must not be 0, got a key of norm 0")
+    cosines = (keys / norms @ (keys / norms).mT).abs()
+    return (cosines.sum((-2, -1)) - cosines.diagonal(dim1=-2, dim2=-1).sum(-1)) / (n * (n - 1))
+
+
+def spearman(a: Tensor, b: Tensor) -> Tensor:
+    """Rank correlation of a and b (..., n), (...), from -1 to 1; equal entries share their mean rank.
+
+    Raises ValueError for fewer than two entries or entries that are all equal.
+    """
+    n = checks.tensor("a", a, dims=1).shape[-1]
+    checks.tensor("b", b, last=(n,))
+
+    def ranks(x: Tensor) -> Tensor:
+        below = (x[..., :, None] > x[..., None, :]).sum(-1) + (x[..., :, None] >= x[..., None, :]).sum(-1)
+        centred = below.to(x.dtype) - below.to(x.dtype).mean(-1, keepdim=True)
+        norm = centred.norm(dim=-1, keepdim=True)
+        if bool((norm == 0).any()):
+            raise ValueError("a and b must each have entries that differ, got entries that are all equal")
+        return centred / norm
+
+    return (ranks(a) * ranks(b)).sum(-1)
+
+
+def without(points: Tensor, axes: Tensor) -> Tensor:
+    """Points (..., n, d) with their variation along the columns of axes (..., d, k) removed; their mean stays.
+
+    Columns need not be orthonormal, but must be independent.
+    """
+    d = checks.tensor("points", points, dims=2).shape[-1]
+    checks.tensor("axes", axes, dims=2, last=(d, None))
+    basis, mean = torch.linalg.qr(axes)[0], points.mean(-2, keepdim=True)
+    return points - (points - mean) @ basis @ basis.mT
 
 
 def path_length(points: Tensor) -> Tensor:

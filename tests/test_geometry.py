@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.linalg import subspace_angles
 from scipy.spatial.distance import jensenshannon
+from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
 
 from bayesattn_core import geometry
@@ -115,3 +117,67 @@ def test_what_has_no_answer_is_refused():
         geometry.jensen_shannon(rows.abs() / 2, rows)
     with pytest.raises(ValueError, match="b must not be all zero"):
         geometry.relative_distance(still[0].expand(2, 2), torch.zeros(2, 2))
+
+
+def test_a_planted_rank_is_found(draw):
+    plane, _ = torch.linalg.qr(torch.randn(8, 8, generator=draw, dtype=torch.float64))
+    circle = torch.arange(60, dtype=torch.float64) * math.tau / 60
+    points = torch.stack([circle.cos(), circle.sin()], -1) @ plane[:2] + 5
+    for measure in (geometry.participation_ratio, geometry.effective_rank):
+        assert measure(points).item() == pytest.approx(2)
+        assert measure(torch.stack([points, points])).shape == (2,)
+    lines = torch.cat([torch.eye(5), -torch.eye(5)]).double() * torch.tensor([1, 1, 1, 0.1, 0.1]).double()
+    assert 3 < geometry.participation_ratio(lines).item() < geometry.effective_rank(lines).item() < 5
+    judge = PCA().fit(points.numpy()).explained_variance_ratio_
+    assert np.allclose(geometry.spectrum(points), judge)
+
+
+def test_principal_angles_are_scipys(draw):
+    a, b = torch.randn(2, 9, 3, generator=draw, dtype=torch.float64)
+    expected = subspace_angles(a.numpy(), b[:, :2].numpy())[::-1].copy()
+    assert torch.allclose(geometry.principal_angles(a, b[:, :2]), torch.from_numpy(expected), atol=1e-7)
+    assert geometry.principal_angles(a, a @ torch.randn(3, 3, generator=draw).double()).max() < 1e-6
+    planted = torch.eye(4).double()[:, :1], torch.tensor([[1.0], [1], [0], [0]]).double()
+    assert geometry.principal_angles(*planted).item() == pytest.approx(math.pi / 4)
+
+
+def test_key_cosine(draw):
+    assert geometry.key_cosine(3 * torch.eye(6)).item() == 0
+    assert geometry.key_cosine(torch.tensor([[1.0, 0], [-2, 0]])).item() == pytest.approx(1)  # absolute, not signed
+    keys = torch.randn(400, 50, generator=draw, dtype=torch.float64)
+    assert geometry.key_cosine(keys).item() == pytest.approx(math.sqrt(2 / (math.pi * 50)), rel=0.02)
+
+
+def test_spearman_is_scipys(draw):
+    a, b = torch.randint(6, (2, 4, 30), generator=draw).double()  # many ties
+    expected = [spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
+    assert np.allclose(geometry.spearman(a, b), expected)
+    x = torch.randn(20, generator=draw, dtype=torch.float64)
+    assert geometry.spearman(x, -x.exp()).item() == pytest.approx(-1)
+
+
+def test_without_an_axis_nothing_varies_along_it(draw):
+    points, axes = (
+        torch.randn(40, 6, generator=draw, dtype=torch.float64) + 3,
+        torch.randn(6, 2, generator=draw).double(),
+    )
+    left = geometry.without(points, axes)
+    assert ((left - left.mean(0)) @ axes).abs().max() < 1e-12
+    assert torch.allclose(left.mean(0), points.mean(0))
+    other = torch.linalg.qr(axes, mode="complete")[0][:, 2:]
+    assert torch.allclose(left @ other, points @ other)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: geometry.spectrum(torch.ones(3, 2)), "points must not all be the same"),
+        (lambda: geometry.principal_angles(torch.ones(2, 3), torch.ones(2, 1)), "at most 2 columns, got 3 and 1"),
+        (lambda: geometry.key_cosine(torch.ones(1, 3)), "keys must be at least 2, got 1"),
+        (lambda: geometry.key_cosine(torch.zeros(2, 3)), "keys must not be 0"),
+        (lambda: geometry.spearman(torch.ones(4), torch.arange(4.0)), "entries that are all equal"),
+    ],
+)
+def test_shapes_that_have_no_answer(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
