@@ -8,9 +8,14 @@ CHAPTERS := $(wildcard $(shell sed -n 's/^ *- file: *\(.*\)/\1.ipynb/p' _toc.yml
 # In this order: later records need earlier ones
 RECORDS := sticky-authors sticky-tuning sticky-fair-authors sticky-fair-fresh sticky-frozen sticky-converged \
            lookup-tuning lookup-fair lookup-frozen sticky-frozen-content lookup-frozen-content
+# At the papers' sizes, task by task
+PAPER := $(foreach task,bijection hmm-header hmm-header-sticky,$(foreach net,transformer mamba lstm mlp,$(task)-$(net))) \
+         recall-4-transformer recall-4-mamba recall-4-lstm
+DEVICE ?= cuda
+MINUTES ?= 9
 PAGES := $(wildcard *.md *.yml book/*.md book/*.bib book/*.ipynb book/assets/* book/figures/* book/results/* bayesattn_core/*.py)
 
-.PHONY: help book test unit chapters portability execute records bench clean
+.PHONY: help book test unit chapters portability execute records paper bench clean
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR: # a book that was built with problems is not up to date
 
@@ -58,6 +63,11 @@ execute: $(READY) ## re-execute every chapter in place (CHAPTERS=book/one.ipynb:
 
 records: $(READY) ## make the recorded runs that are missing
 	for name in $(RECORDS); do $(PY) -m bayesattn_core record $$name || exit 1; done
+
+# When the time is over the command exits with 3; for make that is no error, since the minutes asked for are done
+paper: $(READY) ## records at the papers' sizes, on a GPU, nine minutes at a time (run it again to go on)
+	@$(PY) -m bayesattn_core record $(PAPER) --profile paper --device $(DEVICE) --minutes $(MINUTES) || \
+	  { code=$$?; test $$code = 3 || exit $$code; echo "Not all is recorded yet: make paper goes on from here"; }
 
 bench: $(READY) ## measure speed and memory, as ratios against stated references
 	$(PY) -m tests.bench

@@ -101,7 +101,7 @@ def run_record(options) -> int:
         try:
             records.write(folder, recorded.RECORDED[name](device, **given))
         except networks.Unfinished as unfinished:
-            print(f"{folder.name}: time is over: {unfinished}")
+            print(f"{folder.name}: time is over at {unfinished}; run again to go on")
             return 3
         print(folder)
     return 0

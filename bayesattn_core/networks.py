@@ -218,7 +218,11 @@ def probe(model: models.Model, batch: tunnels.Batch) -> dict[str, Tensor]:
 
 
 class Unfinished(Exception):
-    """The time given to a run is over; its checkpoint is kept. The message says how far it came."""
+    """The time given to a run is over; its checkpoint is kept. The message says how far it came; `step`: steps done."""
+
+    def __init__(self, message: str, step: int):
+        super().__init__(message)
+        self.step = step
 
 
 def checkpoint_path(out: Path) -> Path:
@@ -272,10 +276,10 @@ def train(
     """Train one network and record it in the folder `out`, which is written whole when the run is over.
 
     Until then a checkpoint lies beside it, replaced whole every `seconds_between` seconds; `resume` goes on from it, if
-    there is one. At the moment `until` of time.perf_counter it writes a checkpoint and raises Unfinished. Raises
-    ValueError if `out` exists, if there is a checkpoint and resume is False, or if the checkpoint is
-    of other settings or unreadable; training.Diverged, which names the step and the checkpoint that is kept, if the loss
-    is not finite.
+    there is one. At the moment `until` of time.perf_counter, but not before it has gone on by a step, it writes a
+    checkpoint and raises Unfinished. Raises ValueError if `out` exists, if there is a checkpoint and resume is False, or
+    if the checkpoint is of other settings or unreadable; training.Diverged, which names the step and the checkpoint that
+    is kept, if the loss is not finite.
     """
     out, device, started = Path(out), torch.device(device), time.perf_counter()
     path = checkpoint_path(out)
@@ -296,16 +300,18 @@ def train(
     first, spent = 0, 0.0
     if path.exists():
         first, spent, curves = restore(path, settings, model, optimiser)
-    saved, label = time.perf_counter(), f"{settings.task} {settings.architecture} {settings.seed}"
+    saved = looping = time.perf_counter()
+    label = f"{settings.task} {settings.architecture} {settings.seed}"
     steps = tqdm(range(first, settings.steps + 1), desc=label, unit="step", disable=not training.watched())
     for step in steps:
         now = time.perf_counter()
-        if now - saved > seconds_between or now > until:
+        over = now > until and step > first  # however short the time, a run goes on by a step
+        if over or now - saved > seconds_between:
             save(path, settings, step, spent + now - started, model, optimiser, curves)
             saved = now
-        if now > until:
-            rate = f"{1000 * (now - started) / max(step - first, 1):.1f} ms a step"
-            raise Unfinished(f"{label}: {step} of {settings.steps} steps are done, at {rate}; run again to go on")
+        if over:
+            pace = 1000 * (now - looping) / (step - first)  # of this piece alone, evaluations and checkpoints included
+            raise Unfinished(f"{out.name}, {step} of {settings.steps} steps, {pace:.1f} ms a step", step)
         if step in when:
             for name, value in evaluate(model, judged).items():
                 curves[name][when.index(step)] = value.cpu()

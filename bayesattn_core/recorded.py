@@ -219,10 +219,11 @@ def record_lookup_frozen(
 
 
 # Networks on wind tunnels. A cell is a task, an architecture and changes of its settings; its rate is tuned on a seed
-# that is not reported. Where the lowest loss is at the end of the rates, they are widened.
+# that is not reported. Where the lowest loss is at the end of the rates, they are widened. Tuning has a warm-up of its
+# own: the paper profile's is as long as the whole tuning, which would then never reach the rate that it judges.
 CELL_RATES = (1e-3, 3e-3, 1e-2)
 WIDER = (3e-4, 3e-2)
-CELL_TUNING = {"seed": 900, "steps": 1000, "evaluations": 2}
+CELL_TUNING = {"seed": 900, "steps": 1000, "warmup": 200, "evaluations": 2}
 UNTUNED = ("steps", "layers")  # changes of these take the rate of the cell without them
 PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")  # whose probe snapshots are kept
 RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathers; not kept
@@ -268,18 +269,30 @@ def record_cell(
     until: float = math.inf, **changes,
 ) -> records.Record:  # fmt: skip
     """A cell: the rate with the lowest training loss of `tune_cell`, then that rate on `seeds` seeds. Metrics stacked
-    over seeds, in the last dimension, with those on longer sequences as longer/...; weights of seed 0, and its probe
-    snapshots where PROBED_TASKS says so. Raises networks.Unfinished at the moment `until` of time.perf_counter."""
+    over seeds, in the last dimension, with those on longer sequences as longer/...; in profile quick also the weights of
+    seed 0, and its probe snapshots where PROBED_TASKS says so (at the papers' size both are too large to keep). Raises
+    networks.Unfinished, which says how much of the cell is done, at the moment `until` of time.perf_counter."""
     shared = {name: value for name, value in changes.items() if name not in UNTUNED}
-    tuning = tune_cell(task, architecture, device, profile, until, **shared)
-    best = min(tuning, key=tuning.get)
-    folder, runs, stretched = cell_folder(task, architecture, profile, changes), [], []
-    for seed in range(seeds):
-        snapshots = 12 if seed == 0 and not task.startswith("recall") else 0
-        own = {"rate": best, "seed": seed, "snapshots": snapshots}
-        chosen = networks.settings(task, architecture, profile, **(changes | own))
-        runs.append(run_once(chosen, folder / f"seed-{seed}", device, until))
-        stretched.append(judge_longer(chosen, runs[-1], device))
+    folder, small = cell_folder(task, architecture, profile, changes), profile == "quick"
+
+    def chosen(seed: int, **own) -> networks.Settings:
+        own |= {"snapshots": 12 if small and seed == 0 and not task.startswith("recall") else 0}
+        return networks.settings(task, architecture, profile, **(changes | own | {"seed": seed}))
+
+    tuning = {}
+    try:
+        tuning = tune_cell(task, architecture, device, profile, until, **shared)
+        best = min(tuning, key=tuning.get)
+        of = [chosen(seed, rate=best) for seed in range(seeds)]
+        runs = [run_once(settings, folder / f"seed-{settings.seed}", device, until) for settings in of]
+    except networks.Unfinished as unfinished:
+        rates, tune, run = cell_folder(task, architecture, profile, shared), CELL_TUNING["steps"], chosen(0).steps
+        tuned = len(tuning) or len(list(rates.glob("rate-*")))
+        done = tune * tuned + run * len(list(folder.glob("seed-*"))) + unfinished.step
+        every = tune * (len(tuning) or len(CELL_RATES) + 1) + run * seeds  # it may have to widen the rates
+        message = f"{unfinished}; {100 * done / every:.1f} % of all steps are done"
+        raise networks.Unfinished(message, unfinished.step) from None
+    stretched = [judge_longer(settings, run, device) for settings, run in zip(of, runs, strict=True)]
     asked = dataclasses.asdict(networks.settings(task, architecture, profile, **(changes | {"rate": best})))
     config = (
         asked
@@ -290,7 +303,8 @@ def record_cell(
     metrics |= {name: torch.stack([scores[name] for scores in stretched], -1) for name in stretched[0]}
     metrics["loss"] = metrics["loss"].unfold(0, 10, 10).mean(-1)  # means of ten steps
     probed = task in PROBED_TASKS and architecture != "mlp" and not shared
-    weights = {name: W for name, W in runs[0].weights.items() if probed or not name.startswith("probe@")}
+    kept = runs[0].weights if small else {}
+    weights = {name: W for name, W in kept.items() if probed or not name.startswith("probe@")}
     spent = sum(run.provenance["wall_seconds"] for run in runs)
     provenance = runs[0].provenance | {
         "wall_seconds": round(spent, 1),
@@ -365,6 +379,7 @@ def trained(name: str) -> tuple[networks.Settings, models.Model, records.Record]
     record = records.read(name)
     settings = networks.settings(**changes, rate=record.config["rate"])
     return settings, networks.restored(settings, record.weights), record
+
 
 # The recorded runs that chapters read, by name; a record that needs another comes after it.
 RECORDED = {

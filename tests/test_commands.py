@@ -1,13 +1,15 @@
 """The commands as a person types them: output, exit codes, one-line errors."""
 
+import itertools
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from bayesattn_core import __main__ as commands
-from bayesattn_core import attention, figures, gradcheck
+from bayesattn_core import attention, figures, gradcheck, models, recorded, records
 
 
 def test_gradcheck_prints_and_fails(capsys, monkeypatch):
@@ -82,6 +84,13 @@ BAD = {
     "sticky --arm sgd --seed 1 --device tpu": "device must be cpu, cuda, cuda:N or auto, got 'tpu'",
     "gradcheck --seed -5": "seed must be at least 0, got -5",
     "record everything": "NAME must be one of sticky-authors, ",
+    "record sticky-authors --minutes 5": "--profile and --minutes are for cells (TASK-ARCH), got sticky-authors",
+    "record bijection-lstm sticky-authors --profile paper": "are for cells (TASK-ARCH), got sticky-authors",
+    "record bijection-lstm --profile big": "--profile must be one of quick, paper, got 'big'",
+    "record bijection-lstm --minutes 0": "--minutes must be finite and above 0, got 0.0",
+    "record bijection-lstm --profile paper --minutes -1": "--minutes must be finite and above 0, got -1.0",
+    "record bijection-lstm --minutes soon": "--minutes: must be a number, got 'soon'",
+    "record bijection-lstm --minutes inf": "--minutes must be finite and above 0, got inf",
     "record sticky-authors --device cuda:77": "device must be present on this machine, got 'cuda:77'",
     "figures": "required: --out",
     "figures --out /dev/null/x": "/dev/null/x",
@@ -98,6 +107,29 @@ def test_bad_input_is_one_line_and_exit_code_2(line, capsys):
     assert code == 2
     assert BAD[line] in error
     assert error.count("\n") == 1
+
+
+def make_paper(*words):
+    kept_out = ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "DEVICE", "MINUTES")
+    environment = {name: value for name, value in os.environ.items() if name not in kept_out}
+    command = ["make", "--no-print-directory", "-C", str(records.BOOK.parent), "paper", "READY=", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_make_paper_asks_for_cells_of_four_tasks():
+    words = make_paper("-n").stdout.split("|| ")[0].replace("\\\n", " ").split()
+    names = words[words.index("record") + 1 : words.index("--profile")]
+    tasks = ("bijection", "hmm-header", "hmm-header-sticky", "recall-4")
+    cells = [f"{task}-{net}" for task, net in itertools.product(tasks, models.ARCHITECTURES)]
+    assert names == [name for name in cells if name in recorded.CELLS]
+    assert words[words.index("--profile") :] == ["--profile", "paper", "--device", "cuda", "--minutes", "9"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (1, 2), (2, 2), (3, 0)])  # make's own code for an error is 2
+def test_for_make_paper_time_that_is_over_is_no_error(code, expected):
+    done = make_paper(f"PY=sh -c 'exit {code}' --")
+    assert done.returncode == expected
+    assert done.stdout == "Not all is recorded yet: make paper goes on from here\n" * (code == 3)
 
 
 def test_as_a_person_types_it():

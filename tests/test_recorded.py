@@ -1,13 +1,17 @@
 """The recording functions themselves, run tiny and compared with runs put together by hand; and records against themselves."""
 
 import dataclasses
+import itertools
 import math
+import re
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from bayesattn_core import attention, experiments, networks, recorded, records, tasks, training
+from bayesattn_core import __main__ as commands
+from bayesattn_core import attention, experiments, networks, recorded, records, tasks, training, tunnels
 
 CPU = torch.device("cpu")
 
@@ -223,3 +227,82 @@ def test_a_cell_goes_on_when_its_time_is_over(tiny):
     T = networks.longer(networks.TASKS["hmm-fixed-sticky"]["quick"]).T
     assert whole.metrics["longer/kl"].shape == whole.metrics["longer/predictor/window-4"].shape == (T, 2)
     assert not any(name.startswith("probe@") for name in whole.weights)
+
+
+def test_tuning_reaches_its_rate_in_both_profiles():
+    """A warm-up as long as the tuning itself would judge every rate by half of it."""
+    for profile in networks.PROFILES:
+        chosen = networks.settings("bijection", "lstm", profile, **(recorded.CELL_TUNING | {"rate": 1.0}))
+        rates = [networks.learning_rate(chosen, step) for step in range(chosen.steps)]
+        assert max(rates) == pytest.approx(1.0)
+        assert rates.index(max(rates)) < 250
+        assert rates[-1] < 0.11
+
+
+@pytest.fixture
+def dry(monkeypatch, tmp_path):
+    """The paper profile with cells of 30 steps, tuned in 40, on tiny networks, and a clock that goes a second on at
+    each look: `record(out, *words)` runs the command on it and gives its exit code."""
+    size = {"layers": 1, "parameters": 2000, "steps": 30, "warmup": 10, "rate": 1e-3}
+    monkeypatch.setattr(networks, "PAPER", size | {"batch": 4, "sequences": 10, "evaluations": 3})
+    monkeypatch.setattr(recorded, "CELL_TUNING", recorded.CELL_TUNING | {"steps": 40, "warmup": 10})
+    small = {"bijection": tunnels.Bijection(V=4, L=3), "recall-4": tunnels.Recall(N=2, keys=3, values=3, queries=2)}
+    for task, tunnel in small.items():
+        monkeypatch.setitem(networks.TASKS, task, {"paper": tunnel})
+    seconds = itertools.count(0.0)
+    for module in (commands, networks):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(seconds)))
+
+    def record(out, *words):
+        monkeypatch.setattr(recorded, "RUNS", tmp_path / "runs" / out)
+        given = ["record", *words, "--profile", "paper", "--device", "cpu", "--out", str(tmp_path / out)]
+        return commands.main(given)
+
+    return record
+
+
+def test_the_paper_profile_is_recorded_in_pieces(dry, tmp_path, capsys):
+    """The command, again and again until it is done, makes the records that it makes without a stop."""
+    names = ("bijection-mlp", "recall-4-transformer")
+    first, second = (f"paper-{name}" for name in names)
+    assert dry("whole", *names) == 0
+    assert "time is over" not in capsys.readouterr().out
+    codes, shares, finished, last = [], [], [], (None, None, 0)
+    for _ in range(100):
+        codes.append(dry("pieces", *names, "--minutes", "1"))
+        said = capsys.readouterr().out.splitlines()[-1]
+        if codes[-1] == 0:
+            break
+        pattern = r"(\S+): time is over at (rate-\S+|seed-\d), (\d+) of (\d+) steps, (.*) ms a step; (.*) % of all steps are done; run again to go on"
+        cell, run, step, steps, pace, share = re.fullmatch(pattern, said).groups()
+        finished.append((tmp_path / "pieces" / first).exists())
+        assert cell == (second if finished[-1] else first)
+        assert 0 < int(step) <= int(steps) == (40 if run.startswith("rate") else 30)
+        taken = int(step) - (last[2] if last[:2] == (cell, run) else 0)  # in this piece
+        looks = taken + 1  # at the clock: before each step and when the time is over
+        assert float(pace) == pytest.approx(1000 * looks / taken, abs=0.06)
+        last = (cell, run, int(step))
+        shares.append((cell, float(share)))
+    assert codes == [3] * len(finished) + [0]
+    assert not finished[0]
+    assert finished[-1]
+    assert len(codes) > 8
+    assert shares == sorted(shares)
+    assert shares[-1][1] <= 100
+    assert said == str(tmp_path / "pieces" / second)
+    for name in (first, second):
+        whole, pieces = (records.read(name, tmp_path / out) for out in ("whole", "pieces"))
+        assert whole.config == pieces.config
+        assert whole.config["profile"] == "paper"
+        assert whole.weights == pieces.weights == {}
+        assert whole.metrics.keys() == pieces.metrics.keys()
+        for key, value in whole.metrics.items():
+            assert torch.equal(pieces.metrics[key].nan_to_num(-1), value.nan_to_num(-1)), key
+    assert dry("pieces", *names, "--minutes", "1") == 0
+    assert capsys.readouterr().out.count("is already recorded") == 2
+
+
+def test_a_piece_however_short_goes_on_by_a_step(dry, capsys):
+    for step in (1, 2, 3):
+        assert dry("short", "bijection-mlp", "--minutes", "0.0001") == 3
+        assert f"time is over at rate-0.001, {step} of 40 steps" in capsys.readouterr().out
