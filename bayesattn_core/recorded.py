@@ -345,7 +345,9 @@ def cells() -> dict[str, dict]:
         "hmm-header-sticky-lstm-long": cell("hmm-header-sticky", "lstm", steps=16_000, seeds=1),
         # the same value path with three ways of mixing it
         **{
-            f"{task}-transformer-{mixing}": cell(task, "transformer", mixing=mixing, positions="sinusoidal", seeds=3)
+            f"{task}-transformer-{mixing}": cell(
+                task, "transformer", mixing=mixing, positions="sinusoidal", seeds=3, steps=2000
+            )
             for task in ("bijection", "recall-8")
             for mixing in models.MIXINGS
         },
