@@ -258,3 +258,39 @@ def along_lookup(
     divergences.clear()
     measured = geometry.settling((state(weights) for weights in snapshots.values()), last)
     return {"divergence": torch.stack(divergences)} | measured
+
+
+# In how many directions do values move? The sticky chain with C symbols, in arms that break the account one part at a time
+RANK_CLASSES = (2, 4, 8, 16, 32, 64)
+RANK_WIDTH = 64  # d_x and d_v, at least as large as every C
+RANK_SEEDS = tuple(range(500, 505))
+RANK_ARMS = {
+    "learned": {},
+    "fixed-output": {"W_O": 0.0},
+    "frozen-attention": {"W_Q": 0.0, "W_K": 0.0},
+    "shuffled-labels": {},
+}
+
+
+def rank_setting(C: int, seeds: Iterable[int], T: int = 500) -> tuple[tasks.Chain, dict[str, Tensor], Tensor]:
+    """Sticky chains of C symbols in RANK_WIDTH dimensions, initial weights (seeds, rows, columns), and for each of
+    RANK_ARMS its targets (seeds, arms, T): those of "shuffled-labels" stand at random positions of their sequence."""
+    chains, drawn, shuffled = [], [], []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(1000 * checks.integer("seed", seed) + C)
+        means = torch.randn(C, RANK_WIDTH, generator=generator)
+        chains.append(tasks.sticky_chain(generator, tasks.ring_transition(C), means, T))
+        shapes = {"W_Q": 10, "W_K": 10, "W_V": RANK_WIDTH, "W_O": C}
+        drawn.append(
+            {name: 0.1 * torch.randn(RANK_WIDTH, width, generator=generator) for name, width in shapes.items()}
+        )
+        shuffled.append(chains[-1].targets[torch.randperm(T, generator=generator)])
+    if not chains:
+        raise ValueError("seeds must not be empty, got none")
+    stacked = {
+        field: torch.stack([getattr(chain, field) for chain in chains])
+        for field in ("symbols", "inputs", "targets", "means")
+    }
+    chain = tasks.Chain(transition=chains[0].transition, **stacked)
+    targets = [torch.stack(shuffled) if arm == "shuffled-labels" else chain.targets for arm in RANK_ARMS]
+    return chain, {name: torch.stack([w[name] for w in drawn]) for name in head.WEIGHTS}, torch.stack(targets, 1)

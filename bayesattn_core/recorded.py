@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import checks, experiments, models, networks, records, tasks, training
+from . import attention, checks, experiments, geometry, models, networks, records, tasks, training
 
 
 def as_record(
@@ -218,6 +218,40 @@ def record_lookup_frozen(
     )
 
 
+def record_ranks(
+    device: torch.device, classes=experiments.RANK_CLASSES, seeds=experiments.RANK_SEEDS, steps: int = 1000, base: float = 0.3
+) -> records.Record:  # fmt: skip
+    """manifold-rank: effective rank and participation ratio of values X W_V before and after training, and of their
+    displacement, for every number of classes C and every arm of experiments.RANK_ARMS.
+
+    Metrics {measure_of_what: (classes, seeds, arms)}, the loss (classes, seeds, arms, 2) before and after, in nats. `base`
+    is the learning rate of every weight that an arm does not hold."""
+    start, arms = time.perf_counter(), list(experiments.RANK_ARMS)
+    measures = {"effective_rank": geometry.effective_rank, "participation_ratio": geometry.participation_ratio}
+    rates = {
+        name: torch.tensor([experiments.per_weight(base, **held)[name] for held in experiments.RANK_ARMS.values()])
+        for name in attention.WEIGHTS
+    }
+    found: dict[str, list[Tensor]] = {}
+    for C in classes:
+        chain, weights, targets = experiments.rank_setting(C, seeds)
+        X, targets = chain.inputs[:, None].to(device), targets.to(device)
+        apart = {name: W[:, None].to(device) for name, W in weights.items()}
+        run = training.descend(X, apart, targets, rates, steps, label=f"C = {C}")
+        before, after = apart["W_V"].expand_as(run.weights["W_V"]), run.weights["W_V"]
+        points = {"before": X @ before, "after": X @ after, "moved": X @ (after - before)}
+        for name, measure in measures.items():
+            for what, values in points.items():
+                found.setdefault(f"{name}_{what}", []).append(measure(values.double()).float().cpu())
+        found.setdefault("loss", []).append(torch.stack([run.loss[0], run.loss[-1]], -1).cpu())
+    config = {
+        "task": "sticky chain, fresh draws", "classes": list(classes), "seeds": list(seeds), "arms": arms, "steps": steps,
+        "dtype": "float32", "rates": {name: rate.tolist() for name, rate in rates.items()}, "width": experiments.RANK_WIDTH,
+    }  # fmt: skip
+    metrics = {name: torch.stack(parts) for name, parts in found.items()}
+    return records.Record(config, metrics, {}, records.provenance(device, time.perf_counter() - start))
+
+
 # Networks on wind tunnels. A cell is a task, an architecture and changes of its settings; its rate is tuned on a seed
 # that is not reported. Where the lowest loss is at the end of the rates, they are widened. Tuning has a warm-up of its
 # own: the paper profile's is as long as the whole tuning, which would then never reach the rate that it judges.
@@ -400,6 +434,7 @@ RECORDED = {
     "lookup-frozen": record_lookup_frozen,
     "sticky-frozen-content": lambda device: record_frozen(device, ("content",)),
     "lookup-frozen-content": lambda device: record_lookup_frozen(device, ("content",)),
+    "manifold-rank": record_ranks,
     **{
         name: lambda device, cell=cell, **options: record_cell(device=device, **cell, **options)
         for name, cell in CELLS.items()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bayesattn_core import __main__ as commands
-from bayesattn_core import attention, experiments, networks, recorded, records, tasks, training, tunnels
+from bayesattn_core import attention, experiments, geometry, networks, recorded, records, tasks, training, tunnels
 
 CPU = torch.device("cpu")
 
@@ -121,6 +121,26 @@ def test_recorded_lookup_weights_are_as_far_from_exact_as_recorded_on_every_seed
         assert left[-1].abs().max() < 1e-5
         travelled = path[-1] - path
         assert (left <= travelled * (1 + 1e-3) + 1e-4).all()  # no chord is longer than its path
+
+
+def test_the_rank_record_measures_what_it_says():
+    record = recorded.record_ranks(CPU, (2, 4), (900, 901), 5)
+    chain, weights, targets = experiments.rank_setting(4, (900, 901))
+    arms = list(experiments.RANK_ARMS)
+    assert not torch.equal(targets[:, 3], targets[:, 0])
+    assert torch.equal(targets[:, 3].sort().values, targets[:, 0].sort().values)
+    for k, arm in enumerate(arms):
+        rates = {name: 0.3 * experiments.RANK_ARMS[arm].get(name, 1.0) for name in attention.WEIGHTS}
+        run = training.descend(chain.inputs, weights, targets[:, k], rates, 5)
+        moved = chain.inputs @ (run.weights["W_V"] - weights["W_V"])
+        assert torch.allclose(
+            record.metrics["effective_rank_moved"][1, :, k], geometry.effective_rank(moved.double()).float(), rtol=1e-3
+        )
+        assert torch.allclose(record.metrics["loss"][1, :, k, 1], run.loss[-1], rtol=1e-4)
+        held = [name for name, W in run.weights.items() if torch.equal(W, weights[name])]
+        assert held == [name for name, rate in rates.items() if rate == 0]
+    # with W_O held the displacement has C - 1 directions, exactly
+    assert record.metrics["effective_rank_moved"][0, :, arms.index("fixed-output")].max() < 1 + 1e-3
 
 
 @pytest.mark.parametrize("name", recorded.recorded_cells())
