@@ -259,7 +259,12 @@ CELL_RATES = (1e-3, 3e-3, 1e-2)
 WIDER = (3e-4, 3e-2)
 CELL_TUNING = {"seed": 900, "steps": 1000, "warmup": 200, "evaluations": 2}
 UNTUNED = ("steps", "layers")  # changes of these take the rate of the cell without them
-PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")  # whose probe snapshots are kept
+PROBED_TASKS = (
+    "bijection",
+    "bijection-replacement",
+    "hmm-fixed-sticky",
+)  # whose transformers' probe snapshots are kept
+PROBED = ("attention", "keys", "values", "residual")  # and what of them
 RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathers; not kept
 
 

@@ -214,7 +214,9 @@ def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(tiny):
     for k, run in enumerate(seeds):
         assert torch.equal(record.metrics["kl"][..., k].nan_to_num(-1), run.metrics["kl"].nan_to_num(-1))
         assert torch.allclose(record.metrics["loss"][:, k], run.metrics["loss"].reshape(2, 10).mean(1))
-    assert any(name.startswith("probe@20/") for name in record.weights)
+    assert not any(name.startswith("probe@") for name in record.weights)
+    probed = recorded.record_cell("bijection", "transformer", CPU, 1).weights
+    assert {name.rpartition("/")[2] for name in probed if name.startswith("probe@20/")} == set(recorded.PROBED)
     assert not torch.equal(seeds[0].metrics["loss"], seeds[1].metrics["loss"])
 
 
