@@ -259,11 +259,8 @@ CELL_RATES = (1e-3, 3e-3, 1e-2)
 WIDER = (3e-4, 3e-2)
 CELL_TUNING = {"seed": 900, "steps": 1000, "warmup": 200, "evaluations": 2}
 UNTUNED = ("steps", "layers")  # changes of these take the rate of the cell without them
-PROBED_TASKS = (
-    "bijection",
-    "bijection-replacement",
-    "hmm-fixed-sticky",
-)  # whose transformers' probe snapshots are kept
+# The tasks whose transformers' probe snapshots are kept
+PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")
 PROBED = ("attention", "keys", "values", "residual")  # and what of them
 RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathers; not kept
 
@@ -341,9 +338,11 @@ def record_cell(
     metrics = {name: torch.stack([run.metrics[name] for run in runs], -1) for name in runs[0].metrics}
     metrics |= {name: torch.stack([scores[name] for scores in stretched], -1) for name in stretched[0]}
     metrics["loss"] = metrics["loss"].unfold(0, 10, 10).mean(-1)  # means of ten steps
-    probed = task in PROBED_TASKS and architecture != "mlp" and not shared
+    probed = PROBED if task in PROBED_TASKS and architecture == "transformer" and not shared else ()
     kept = runs[0].weights if small else {}
-    weights = {name: W for name, W in kept.items() if probed or not name.startswith("probe@")}
+    weights = {
+        name: W for name, W in kept.items() if not name.startswith("probe@") or name.rpartition("/")[2] in probed
+    }
     spent = sum(run.provenance["wall_seconds"] for run in runs)
     provenance = runs[0].provenance | {
         "wall_seconds": round(spent, 1),
