@@ -7,7 +7,7 @@ PAGE := _build/html/index.html
 CHAPTERS := $(wildcard $(shell sed -n 's/^ *- file: *\(.*\)/\1.ipynb/p' _toc.yml))
 # In this order: later records need earlier ones
 RECORDS := sticky-authors sticky-tuning sticky-fair-authors sticky-fair-fresh sticky-frozen sticky-converged \
-           lookup-tuning lookup-fair lookup-frozen sticky-frozen-content lookup-frozen-content
+           lookup-tuning lookup-fair lookup-frozen sticky-frozen-content lookup-frozen-content manifold-rank
 # At the papers' sizes, task by task
 PAPER := $(foreach task,bijection hmm-header hmm-header-sticky,$(foreach net,transformer mamba lstm mlp,$(task)-$(net))) \
          recall-4-transformer recall-4-mamba recall-4-lstm
