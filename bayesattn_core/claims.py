@@ -299,3 +299,62 @@ def c18(mixing: dict[str, Tensor], dependence: dict[str, float], recall: dict[st
         name + (f" (which binds at N = {', '.join(map(str, Ns))})" if Ns else "") for name, Ns in despite.items()
     )
     return Verdict("C18", VERDICTS[2 if falsified else 1 if any(despite.values()) else 0], because)
+
+
+# Manifolds. Ranks are effective ranks of displaced values; alignments and correlations are without unit, (seeds,).
+
+
+def c7(learned: Tensor, shuffled: Tensor, classes: list[int]) -> Verdict:
+    """C7, value dynamics sculpt a low-dimensional manifold: effective ranks (classes, seeds) of what values have moved by,
+    with true and with shuffled labels.
+
+    At every C of 8 or more: low is at most half of the bound C - 1, and sculpted clearly below shuffled labels. Both
+    everywhere: holds. Falsified if it is nowhere clearly below shuffled labels: then C and the control explain it.
+    """
+    places = [k for k, C in enumerate(classes) if C >= 8]
+    low = [learned[k].double().mean().item() <= (classes[k] - 1) / 2 for k in places]
+    below = [clear_above(shuffled[k] - learned[k]) for k in places]
+    verdict = VERDICTS[0 if all(low) and all(below) else 1 if any(below) else 2]
+    ranks = ", ".join(
+        f"C = {C}: {learned[k].mean().item():.1f} (shuffled labels {shuffled[k].mean().item():.1f}, bound {C - 1})"
+        for k, C in enumerate(classes)
+    )
+    return Verdict("C7", verdict, f"effective rank of displaced values, {ranks}")
+
+
+def c8(aligned: Tensor, random: Tensor, within: Tensor) -> Verdict:
+    """C8, values align with the principal directions of the residual error: mean squared cosine (seeds,) of displaced
+    values' principal plane with that of the upstream gradients; the same of random planes, and of random planes within
+    the space that W_O can read (where every gradient of a value lies).
+
+    Falsified if not clearly above random planes; not clearly above random planes within leaves "in part".
+    """
+    beyond, inside = clear_above(aligned - random), clear_above(aligned - within)
+    numbers = ", ".join(
+        f"{name} {value.double().mean().item():.2f}"
+        for name, value in (("aligned", aligned), ("random", random), ("random within the output's space", within))
+    )
+    verdict = VERDICTS[0 if beyond and inside else 1 if beyond else 2]
+    return Verdict("C8", verdict, f"mean squared cosine of principal planes: {numbers}")
+
+
+def c9(trained: Tensor, untrained: Tensor, shuffled: Tensor) -> Verdict:
+    """C9, the manifold's coordinate is posterior entropy: absolute rank correlations (seeds,) of the first principal
+    coordinate with the exact entropy at fixed position, in trained and untrained networks and with entropies shuffled.
+
+    Falsified if not clearly above either control; above one of the two leaves "in part".
+    """
+    over = [clear_above(trained - control) for control in (untrained, shuffled)]
+    numbers = f"trained {trained.mean().item():.2f}, untrained {untrained.mean().item():.2f}, shuffled {shuffled.mean().item():.2f}"
+    return Verdict("C9", VERDICTS[2 - sum(over)], f"absolute rank correlation at fixed position: {numbers}")
+
+
+def c10(trained: Tensor, initial: Tensor, random: Tensor) -> Verdict:
+    """C10, keys become orthogonal: mean absolute cosines (seeds,) of different keys at the end, at the start, and of random
+    vectors of the same dimension.
+
+    Clearly below both: holds; below one: in part; below neither falsifies.
+    """
+    below = [clear_above(control - trained) for control in (initial, random)]
+    numbers = f"end {trained.mean().item():.3f}, start {initial.mean().item():.3f}, random {random.mean().item():.3f}"
+    return Verdict("C10", VERDICTS[2 - sum(below)], f"mean absolute cosine of keys: {numbers}")

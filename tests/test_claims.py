@@ -188,3 +188,30 @@ def test_c18():
     assert "lstm (which binds at N = 4)" in claims.c18(mixing, ratio, binds).because
     assert claims.c18(mixing | {"fixed": torch.full((3,), 0.96)}, ratio, fails).verdict == "does not hold here"
     assert claims.c18(mixing | {"softmax": torch.full((3,), 0.9)}, ratio, fails).verdict == "does not hold here"
+
+
+def test_c7():
+    classes = [4, 8, 16]
+
+    def judged(learned, shuffled):
+        return claims.c7(*(torch.stack([at(x) for x in ranks]) for ranks in (learned, shuffled)), classes).verdict
+
+    assert judged((3, 3, 4), (3, 6, 12)) == "holds"
+    assert judged((3, 4, 4), (3, 6, 12)) == "holds in part"  # 4 > 7 / 2
+    assert judged((3, 3, 4), (3, 3, 12)) == "holds in part"
+    assert judged((3, 7, 15), (3, 7, 15)) == "does not hold here"
+
+
+def test_c8():
+    assert claims.c8(at(0.9), at(0.1), at(0.3)).verdict == "holds"
+    assert claims.c8(at(0.3), at(0.1), at(0.3)).verdict == "holds in part"
+    assert claims.c8(at(0.1), at(0.1), at(0.05)).verdict == "does not hold here"
+
+
+def test_c9_and_c10():
+    assert claims.c9(at(0.8), at(0.3), at(0.2)).verdict == "holds"
+    assert claims.c9(at(0.8), at(0.8), at(0.2)).verdict == "holds in part"
+    assert claims.c9(at(0.2), at(0.3), at(0.2)).verdict == "does not hold here"
+    assert claims.c10(at(0.1), at(0.3), at(0.2)).verdict == "holds"
+    assert claims.c10(at(0.25), at(0.3), at(0.2)).verdict == "holds in part"
+    assert claims.c10(at(0.4), at(0.3), at(0.2)).verdict == "does not hold here"
