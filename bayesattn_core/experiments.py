@@ -272,25 +272,28 @@ RANK_ARMS = {
 }
 
 
-def rank_setting(C: int, seeds: Iterable[int], T: int = 500) -> tuple[tasks.Chain, dict[str, Tensor], Tensor]:
-    """Sticky chains of C symbols in RANK_WIDTH dimensions, initial weights (seeds, rows, columns), and for each of
-    RANK_ARMS its targets (seeds, arms, T): those of "shuffled-labels" stand at random positions of their sequence."""
-    chains, drawn, shuffled = [], [], []
+def rank_stream(C: int, seeds: Iterable[int], step: int, T: int = 500) -> tuple[Tensor, Tensor]:
+    """Inputs (seeds, T, RANK_WIDTH) and targets (seeds, arms, T) that step `step` stands on: fresh chains of C symbols, whose
+    means belong to C and the seed. The targets of "shuffled-labels" stand at random positions of their sequence."""
+    seeds = [checks.integer("seed", seed) for seed in seeds]
+    if not seeds:
+        raise ValueError("seeds must not be empty, got none")
+    draws = (torch.Generator().manual_seed(1000 * seed + C) for seed in seeds)
+    means = torch.stack([torch.randn(C, RANK_WIDTH, generator=draw) for draw in draws])
+    generator = torch.Generator().manual_seed(1_000_000 * C + checks.integer("step", step, most=999_999))
+    chain = tasks.sticky_chain(generator, tasks.ring_transition(C), means, T)
+    shuffled = chain.targets[:, torch.randperm(T, generator=generator)]
+    targets = [shuffled if arm == "shuffled-labels" else chain.targets for arm in RANK_ARMS]
+    return chain.inputs, torch.stack(targets, 1)
+
+
+def rank_weights(C: int, seeds: Iterable[int]) -> dict[str, Tensor]:
+    """Initial weights (seeds, rows, columns), 0.1 N(0, 1), of heads for C classes."""
+    shapes = {"W_Q": 10, "W_K": 10, "W_V": RANK_WIDTH, "W_O": C}
+    drawn = []
     for seed in seeds:
-        generator = torch.Generator().manual_seed(1000 * checks.integer("seed", seed) + C)
-        means = torch.randn(C, RANK_WIDTH, generator=generator)
-        chains.append(tasks.sticky_chain(generator, tasks.ring_transition(C), means, T))
-        shapes = {"W_Q": 10, "W_K": 10, "W_V": RANK_WIDTH, "W_O": C}
+        generator = torch.Generator().manual_seed(1000 * seed + C + 500)
         drawn.append(
             {name: 0.1 * torch.randn(RANK_WIDTH, width, generator=generator) for name, width in shapes.items()}
         )
-        shuffled.append(chains[-1].targets[torch.randperm(T, generator=generator)])
-    if not chains:
-        raise ValueError("seeds must not be empty, got none")
-    stacked = {
-        field: torch.stack([getattr(chain, field) for chain in chains])
-        for field in ("symbols", "inputs", "targets", "means")
-    }
-    chain = tasks.Chain(transition=chains[0].transition, **stacked)
-    targets = [torch.stack(shuffled) if arm == "shuffled-labels" else chain.targets for arm in RANK_ARMS]
-    return chain, {name: torch.stack([w[name] for w in drawn]) for name in head.WEIGHTS}, torch.stack(targets, 1)
+    return {name: torch.stack([w[name] for w in drawn]) for name in head.WEIGHTS}

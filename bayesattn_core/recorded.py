@@ -219,10 +219,10 @@ def record_lookup_frozen(
 
 
 def record_ranks(
-    device: torch.device, classes=experiments.RANK_CLASSES, seeds=experiments.RANK_SEEDS, steps: int = 1000, base: float = 0.3
+    device: torch.device, classes=experiments.RANK_CLASSES, seeds=experiments.RANK_SEEDS, steps: int = 500, base: float = 1.0
 ) -> records.Record:  # fmt: skip
-    """manifold-rank: effective rank and participation ratio of values X W_V before and after training, and of their
-    displacement, for every number of classes C and every arm of experiments.RANK_ARMS.
+    """manifold-rank: effective rank and participation ratio of values X W_V before and after training on fresh sequences at
+    every step, and of their displacement, for every number of classes C and every arm of experiments.RANK_ARMS.
 
     Metrics {measure_of_what: (classes, seeds, arms)}, the loss (classes, seeds, arms, 2) before and after, in nats. `base`
     is the learning rate of every weight that an arm does not hold."""
@@ -234,12 +234,16 @@ def record_ranks(
     }
     found: dict[str, list[Tensor]] = {}
     for C in classes:
-        chain, weights, targets = experiments.rank_setting(C, seeds)
-        X, targets = chain.inputs[:, None].to(device), targets.to(device)
-        apart = {name: W[:, None].to(device) for name, W in weights.items()}
-        run = training.descend(X, apart, targets, rates, steps, label=f"C = {C}")
+
+        def stream(step: int, C: int = C) -> tuple[Tensor, Tensor]:
+            inputs, targets = experiments.rank_stream(C, seeds, step)
+            return inputs[:, None].to(device), targets.to(device)
+
+        apart = {name: W[:, None].to(device) for name, W in experiments.rank_weights(C, seeds).items()}
+        (X, targets), (unseen, _) = stream(0), stream(steps + 1)
+        run = training.descend(X, apart, targets, rates, steps, stream=stream, label=f"C = {C}")
         before, after = apart["W_V"].expand_as(run.weights["W_V"]), run.weights["W_V"]
-        points = {"before": X @ before, "after": X @ after, "moved": X @ (after - before)}
+        points = {"before": unseen @ before, "after": unseen @ after, "moved": unseen @ (after - before)}
         for name, measure in measures.items():
             for what, values in points.items():
                 found.setdefault(f"{name}_{what}", []).append(measure(values.double()).float().cpu())

@@ -125,19 +125,24 @@ def test_recorded_lookup_weights_are_as_far_from_exact_as_recorded_on_every_seed
 
 def test_the_rank_record_measures_what_it_says():
     record = recorded.record_ranks(CPU, (2, 4), (900, 901), 5)
-    chain, weights, targets = experiments.rank_setting(4, (900, 901))
-    arms = list(experiments.RANK_ARMS)
-    assert not torch.equal(targets[:, 3], targets[:, 0])
-    assert torch.equal(targets[:, 3].sort().values, targets[:, 0].sort().values)
+    seeds, arms = (900, 901), list(experiments.RANK_ARMS)
+    batches = [experiments.rank_stream(4, seeds, step) for step in range(7)]
+    assert not torch.equal(batches[0][0], batches[1][0])
+    for _, targets in batches:
+        assert not torch.equal(targets[:, 3], targets[:, 0])
+        assert torch.equal(targets[:, 3].sort().values, targets[:, 0].sort().values)
+    start = experiments.rank_weights(4, seeds)
     for k, arm in enumerate(arms):
-        rates = {name: 0.3 * experiments.RANK_ARMS[arm].get(name, 1.0) for name in attention.WEIGHTS}
-        run = training.descend(chain.inputs, weights, targets[:, k], rates, 5)
-        moved = chain.inputs @ (run.weights["W_V"] - weights["W_V"])
-        assert torch.allclose(
-            record.metrics["effective_rank_moved"][1, :, k], geometry.effective_rank(moved.double()).float(), rtol=1e-3
-        )
-        assert torch.allclose(record.metrics["loss"][1, :, k, 1], run.loss[-1], rtol=1e-4)
-        held = [name for name, W in run.weights.items() if torch.equal(W, weights[name])]
+        rates = {name: 1.0 * experiments.RANK_ARMS[arm].get(name, 1.0) for name in attention.WEIGHTS}
+        weights, losses = start, []
+        for inputs, targets in batches[:5]:  # one step at a time
+            run = training.descend(inputs, weights, targets[:, k], rates, 1)
+            weights, losses = run.weights, [*losses, run.loss[0]]
+        moved = batches[6][0] @ (weights["W_V"] - start["W_V"])
+        expected = geometry.effective_rank(moved.double()).float()
+        assert torch.allclose(record.metrics["effective_rank_moved"][1, :, k], expected, rtol=1e-3)
+        assert torch.allclose(record.metrics["loss"][1, :, k, 0], losses[0], rtol=1e-4)
+        held = [name for name, W in weights.items() if torch.equal(W, start[name])]
         assert held == [name for name, rate in rates.items() if rate == 0]
     # with W_O held the displacement has C - 1 directions, exactly
     assert record.metrics["effective_rank_moved"][0, :, arms.index("fixed-output")].max() < 1 + 1e-3
