@@ -15,6 +15,7 @@ Modules, each using only those before it:
     training    gradient descent on the head
     networks    training of networks on wind tunnels: one loop, checkpoints
     geometry    diagnostics: distances, paths, principal axes
+    manifolds   what networks hold inside, against the exact posterior
     experiments the experiments on the head: settings, arms, controls
     recorded    the recorded runs, each made again by one command
     figures     the style and the register of figures

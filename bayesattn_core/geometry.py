@@ -136,8 +136,10 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     checks.tensor("b", b, last=(n,))
 
     def ranks(x: Tensor) -> Tensor:
-        below = (x[..., :, None] > x[..., None, :]).sum(-1) + (x[..., :, None] >= x[..., None, :]).sum(-1)
-        centred = below.to(x.dtype) - below.to(x.dtype).mean(-1, keepdim=True)
+        x = x.contiguous()
+        ordered = x.sort(-1).values
+        twice = torch.searchsorted(ordered, x) + torch.searchsorted(ordered, x, right=True)  # ranks, ties shared
+        centred = twice.to(x.dtype) - twice.to(x.dtype).mean(-1, keepdim=True)
         norm = centred.norm(dim=-1, keepdim=True)
         if bool((norm == 0).any()):
             raise ValueError("a and b must each have entries that differ, got entries that are all equal")

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import attention, checks, experiments, geometry, models, networks, records, tasks, training
+from . import attention, checks, experiments, geometry, manifolds, models, networks, records, tasks, training
 
 
 def as_record(
@@ -368,6 +368,34 @@ def judge_longer(settings: networks.Settings, run: records.Record, device: torch
     return scores
 
 
+GEOMETRY_CELLS = tuple(
+    f"{task}-{architecture}"
+    for task in ("bijection-replacement", "hmm-fixed-sticky")
+    for architecture in ("transformer", "mamba", "lstm")
+)
+
+
+def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELLS) -> records.Record:
+    """manifold-networks: `manifolds.measure` of every seed of some cells, trained (from their single runs, which are trained
+    if they are not there) and untrained: metrics {measure: (cells, seeds, 2)}, trained first; NaN where there is none."""
+    start, found, seeds = time.perf_counter(), {}, None
+    for c, name in enumerate(names):
+        cell = dict(CELLS[name])
+        seeds = range(cell.pop("seeds"))
+        record, folder = records.read(name), cell_folder(cell["task"], cell["architecture"], "quick", {})
+        for seed in seeds:
+            snapshots = 12 if seed == 0 else 0
+            settings = networks.settings(**cell, rate=record.config["rate"], seed=seed, snapshots=snapshots)
+            run = run_once(settings, folder / f"seed-{seed}", device, math.inf)
+            fit, judge = (manifolds.fresh_batch(settings, which).to(device) for which in (0, 1))
+            for k, model in enumerate((networks.restored(settings, run.weights), networks.build(settings))):
+                generator = torch.Generator().manual_seed(seed)
+                for measure, value in manifolds.measure(model.to(device), fit, judge, generator).items():
+                    found.setdefault(measure, torch.full((len(names), len(seeds), 2), torch.nan))[c, seed, k] = value
+    config = {"cells": list(names), "seeds": list(seeds), "sequences": 500}
+    return records.Record(config, found, {}, records.provenance(device, time.perf_counter() - start))
+
+
 def cells() -> dict[str, dict]:
     """What record_cell is given, by the name of the record."""
 
@@ -443,6 +471,7 @@ RECORDED = {
     "sticky-frozen-content": lambda device: record_frozen(device, ("content",)),
     "lookup-frozen-content": lambda device: record_lookup_frozen(device, ("content",)),
     "manifold-rank": record_ranks,
+    "manifold-networks": record_geometry,
     **{
         name: lambda device, cell=cell, **options: record_cell(device=device, **cell, **options)
         for name, cell in CELLS.items()

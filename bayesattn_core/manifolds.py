@@ -1,0 +1,97 @@
+"""What trained networks hold inside, against the exact posterior: geometry.py's measures on what a model records.
+
+Points are the residual stream after the last block at supervised positions: what the network predicts from, in every
+architecture. Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
+of a principal axis means nothing. The book uses this in the chapter "How training sculpts a manifold".
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from . import checks, geometry, models, networks, tasks, tunnels
+
+
+def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
+    """|rank correlation| of the first principal coordinate of points (B, T, d) with entropies (B, T): over all points, and
+    at fixed position (the mean over positions at which the entropy differs between sequences; NaN if there is none).
+
+    The axis is that of all points in both. Raises ValueError for shapes that do not fit.
+    """
+    B, T = checks.tensor("points", points, dims=3).shape[:2]
+    checks.tensor("entropy", entropy, last=(B, T))
+    axes, _ = geometry.principal_axes(points.flatten(0, 1), 1)
+    coordinate = (points @ axes)[..., 0]
+    overall = geometry.spearman(coordinate.flatten(), entropy.flatten()).abs().item()
+    varied = entropy.amax(0) - entropy.amin(0) > 1e-6
+    if not bool(varied.any()):
+        return overall, math.nan
+    return overall, geometry.spearman(coordinate[:, varied].mT, entropy[:, varied].mT).abs().mean().item()
+
+
+def entropy_axis(points: Tensor, entropy: Tensor) -> Tensor:
+    """The direction (d, 1) along which points (n, d) best tell the entropy (n,), by least squares after centring."""
+    d = checks.tensor("points", points, dims=2).shape[-1]
+    checks.tensor("entropy", entropy, last=(points.shape[0],))
+    centred, told = points - points.mean(0), entropy - entropy.mean()
+    ridge = 1e-6 * centred.square().sum() / d * torch.eye(d, dtype=points.dtype, device=points.device)
+    return torch.linalg.solve(centred.mT @ centred + ridge, centred.mT @ told)[:, None]
+
+
+@torch.no_grad()
+def measure(
+    model: models.Model, fit: tunnels.Batch, judge: tunnels.Batch, generator: torch.Generator
+) -> dict[str, float]:
+    """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
+
+    correlation, correlation_fixed: see entropy_correlation; correlation_shuffled: at fixed position with entropies shuffled
+    between sequences; participation_ratio, effective_rank of the points; kl, kl_without_entropy, kl_without_first,
+    kl_without_random: KL(exact || model) in bits as it is, and with the points' variation along the entropy axis, the first
+    principal axis, and a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean absolute cosine of the
+    keys of a sequence, over layers and heads, and of random vectors of their dimension.
+    """
+    inside, supervised = model.record(judge.inputs), judge.supervised[0]
+    points = inside[-1]["residual"][:, supervised].double()
+    entropy = tasks.entropy(judge.posterior[:, supervised].double()) / math.log(2)
+    order = torch.rand(entropy.shape, generator=generator).argsort(0).to(entropy.device)
+    overall, fixed = entropy_correlation(points, entropy)
+    flat = points.flatten(0, 1)
+    found = {
+        "correlation": overall,
+        "correlation_fixed": fixed,
+        "correlation_shuffled": entropy_correlation(points, entropy.gather(0, order))[1],
+        "participation_ratio": geometry.participation_ratio(flat).item(),
+        "effective_rank": geometry.effective_rank(flat).item(),
+    }
+    fitted = model.record(fit.inputs)[-1]["residual"][:, supervised].double().flatten(0, 1)
+    told = tasks.entropy(fit.posterior[:, supervised].double()).flatten() / math.log(2)
+
+    def without(axes: Tensor) -> float:
+        residual = inside[-1]["residual"].clone()
+        residual[:, supervised] = geometry.without(flat, axes).view_as(points).to(residual.dtype)
+        return scored(residual)
+
+    def scored(residual: Tensor) -> float:
+        return tunnels.kl(judge.posterior, model.head(model.norm(residual)).log_softmax(-1), judge.supervised).mean
+
+    random = torch.randn(10, flat.shape[-1], 1, generator=generator, dtype=flat.dtype).to(flat.device)
+    found |= {
+        "kl": scored(inside[-1]["residual"]),
+        "kl_without_entropy": without(entropy_axis(fitted, told)),
+        "kl_without_first": without(geometry.principal_axes(fitted, 1)[0]),
+        "kl_without_random": sum(without(axis) for axis in random) / len(random),
+    }
+    if "keys" in inside[0]:
+        keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)
+        found["keys"] = geometry.key_cosine(keys).mean().item()
+        found["keys_random"] = geometry.key_cosine(torch.randn(keys.shape, generator=generator)).mean().item()
+    return found
+
+
+def fresh_batch(settings: networks.Settings, which: int, sequences: int = 500) -> tunnels.Batch:
+    """Sequences of a run's task for diagnostics, apart from those of training and of evaluation."""
+    seed = 2 * networks.EVALUATION_SEED + 2 * settings.seed + checks.integer("which", which, most=1)
+    return settings.tunnel.draw(torch.Generator().manual_seed(seed), sequences, dtype=torch.float32)

@@ -1,0 +1,80 @@
+"""Diagnostics of networks on points whose answer is planted, and on networks."""
+
+import math
+
+import pytest
+import torch
+
+from bayesattn_core import geometry, manifolds, networks
+
+
+@pytest.fixture
+def draw():
+    return torch.Generator().manual_seed(0)
+
+
+def test_a_planted_entropy_coordinate_is_found_at_fixed_position(draw):
+    entropy = torch.rand(200, 5, generator=draw, dtype=torch.float64)
+    axis = torch.randn(1, 7, generator=draw, dtype=torch.float64)
+    points = 10 * entropy[..., None] * axis + 0.01 * torch.randn(200, 5, 7, generator=draw, dtype=torch.float64)
+    overall, fixed = manifolds.entropy_correlation(points, entropy)
+    assert overall > 0.99
+    assert fixed > 0.99
+    shuffled = entropy[torch.randperm(200, generator=draw)]
+    assert manifolds.entropy_correlation(points, shuffled)[1] < 0.2
+    by_position = entropy[:1].expand(200, -1)  # entropy a function of position: nothing is left at fixed position
+    points = by_position[..., None] * axis + 0.001 * torch.randn(200, 5, 7, generator=draw, dtype=torch.float64)
+    overall, fixed = manifolds.entropy_correlation(points, by_position)
+    assert overall > 0.9
+    assert math.isnan(fixed)
+
+
+def test_the_entropy_axis_is_the_planted_one(draw):
+    points = torch.randn(500, 6, generator=draw, dtype=torch.float64)
+    direction = torch.randn(6, generator=draw, dtype=torch.float64)
+    axis = manifolds.entropy_axis(points, points @ direction)[:, 0]
+    assert torch.allclose(axis, direction, atol=1e-3)
+
+
+def small(architecture):
+    settings = networks.settings("hmm-fixed-sticky", architecture, parameters=4000, layers=2)
+    return settings, networks.build(settings)
+
+
+@pytest.mark.parametrize("architecture", ["transformer", "mamba", "lstm", "mlp"])
+def test_measures_of_a_network(architecture, draw):
+    settings, model = small(architecture)
+    fit, judge = (manifolds.fresh_batch(settings, which, 40) for which in (0, 1))
+    assert not torch.equal(fit.inputs, judge.inputs)
+    found = manifolds.measure(model, fit, judge, draw)
+    assert ("keys" in found) == (architecture == "transformer")
+    assert all(math.isfinite(value) for value in found.values())
+    evaluated = networks.evaluate(model, judge)["kl"].mean().item()
+    assert found["kl"] == pytest.approx(evaluated, rel=1e-4)
+    if architecture == "transformer":
+        keys = model.record(judge.inputs)[1]["keys"][3, 2]
+        assert 0 < geometry.key_cosine(keys).item() < 1
+
+
+def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
+    """A head that reads one axis of the residual alone."""
+    settings, _ = small("mlp")
+    fit, judge = (manifolds.fresh_batch(settings, which, 100) for which in (0, 1))
+
+    class Told(torch.nn.Module):
+        """The exact log posterior, written along the first axes of a wide residual stream; a head that reads it."""
+
+        norm = torch.nn.Identity()
+
+        def record(self, inputs):
+            batch = fit if torch.equal(inputs, fit.inputs) else judge
+            told = torch.nn.functional.pad(batch.posterior.log(), (0, 61))
+            return [{"residual": told}]
+
+        def head(self, residual):
+            return residual[..., :3]
+
+    found = manifolds.measure(Told(), fit, judge, draw)
+    assert abs(found["kl"]) < 1e-6
+    assert found["kl_without_first"] > 0.05
+    assert found["kl_without_random"] < found["kl_without_first"] / 5
