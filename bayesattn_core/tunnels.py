@@ -179,7 +179,8 @@ class Recall(Tunnel):
         tokens = torch.cat([pairs, keys.gather(1, asked)], 1)
         targets = torch.cat([torch.zeros_like(pairs), bound.gather(1, asked)], 1)
         supervised = (torch.arange(self.T) >= 2 * self.N).expand(B, -1)
-        posterior = head.one_hot(targets, self.C, torch.float64).masked_fill(~supervised[..., None], 1 / self.C)
+        posterior = torch.full((B, self.T, self.C), 1 / self.C, dtype=torch.float64)
+        posterior[:, 2 * self.N :] = head.one_hot(targets[:, 2 * self.N :], self.C, torch.float64)
         return Batch(tokens, supervised, targets, posterior, {})
 
 
@@ -210,7 +211,12 @@ def quantise(rows: Tensor, total: Tensor | int, floor: int = 1) -> Tensor:
         raise ValueError(f"total must be at least {n} x {floor} for floors of {floor}, got {total.min().item()}")
     if rows.min() < 0 or rows.sum(-1).min() <= 0:
         raise ValueError(f"rows must not be negative nor all zero, got a least entry of {rows.min().item()}")
-    rows, total = rows.double(), total.unsqueeze(-1)
+    return _quantise(rows, total, floor)
+
+
+def _quantise(rows: Tensor, total: Tensor, floor: int) -> Tensor:
+    """`quantise` without its checks."""
+    n, rows, total = rows.shape[-1], rows.double(), total.unsqueeze(-1)
     spare = (total - n * floor).double()
     above = (rows / rows.sum(-1, keepdim=True) * total - floor).clamp_min(0)
     share = above / above.sum(-1, keepdim=True).clamp_min(1e-300) * spare
@@ -222,7 +228,14 @@ def quantise(rows: Tensor, total: Tensor | int, floor: int = 1) -> Tensor:
 
 def _likelihoods(emission: Tensor, observations: Tensor) -> Tensor:
     """p(o_t | s_t), (B, K, S)."""
-    return emission.mT.gather(1, observations[..., None].expand(-1, -1, emission.shape[1]))
+    return _rows(emission.mT, observations)
+
+
+def _rows(matrices: Tensor, which: Tensor) -> Tensor:
+    """Rows matrices[b, which[b, k]] of matrices (B, n, m), (B, K, m): as `gather`, but a row is copied whole."""
+    B, n, _ = matrices.shape
+    first = torch.arange(0, B * n, n, device=which.device)[:, None]
+    return matrices.flatten(0, 1).index_select(0, (first + which).flatten()).unflatten(0, which.shape)
 
 
 def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tensor:
@@ -234,9 +247,9 @@ def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Te
     moves = transition.permute(1, 2, 0).contiguous()  # (S, S, B)
     filtered = torch.empty_like(likelihood)
     belief = torch.full_like(likelihood[0], 1 / likelihood.shape[1])
-    for t in range(len(likelihood)):  # a filter is sequential; all sequences step together
-        belief = ((belief[:, None] * moves).sum(0) if t else belief) * likelihood[t]
-        belief = torch.div(belief, belief.sum(0), out=filtered[t])
+    for t, (seen, out) in enumerate(zip(likelihood, filtered, strict=True)):  # sequential; all sequences step together
+        belief = ((belief[:, None] * moves).sum(0) if t else belief) * seen
+        belief = torch.div(belief, belief.sum(0), out=out)
     return filtered.permute(2, 0, 1).contiguous()
 
 
@@ -315,27 +328,28 @@ class _HMM(Tunnel):
         S, O, Q = self.S, self.O, self.quantum  # noqa: E741
         rows = _dirichlet(generator, sets, S, O)
         if self.sticky is None:
-            transition = quantise(_dirichlet(generator, sets, S, S), Q, self._floor_units)
+            transition = _quantise(_dirichlet(generator, sets, S, S), torch.tensor(Q), self._floor_units)
         else:
             first, last = self._sticky_units
             stay = torch.randint(first, last + 1, (sets, S), generator=generator)
-            leave = quantise(_dirichlet(generator, sets, S, S - 1), Q - stay)
+            leave = _quantise(_dirichlet(generator, sets, S, S - 1), Q - stay, 1)
             transition = torch.diag_embed(stay)
             transition[:, ~torch.eye(S, dtype=torch.bool)] = leave.flatten(1)
             favourite = _permutations(generator, sets, O)[:, torch.arange(S) % O]
             rows = (1 - self.sharpness) * rows + self.sharpness * head.one_hot(favourite, O, rows.dtype)
-        return transition, quantise(rows, Q, self._floor_units)
+        return transition, _quantise(rows, torch.tensor(Q), self._floor_units)
 
     def _sample(self, generator: torch.Generator, transition: Tensor, emission: Tensor) -> tuple[Tensor, Batch]:
         """Observations (B, K) and the filter's batch over them, from parameters in quanta (B, S, S) and (B, S, O)."""
         B, S, K, Q = len(transition), self.S, self.K, self.quantum
         moves, sights = torch.randint(Q, (2, K, B, 1), generator=generator)  # exact: probabilities are whole quanta
-        upto, which = transition.cumsum(-1), torch.arange(B)
-        states = torch.empty(B, K, dtype=torch.int64)
-        states[:, 0] = torch.randint(S, (B,), generator=generator)
-        for t in range(1, K):  # a chain is sequential; all chains step together
-            states[:, t] = (moves[t] >= upto[which, states[:, t - 1]]).sum(-1)
-        seen_upto = emission.cumsum(-1).gather(1, states[..., None].expand(-1, -1, self.O))  # (B, K, O)
+        upto = transition.cumsum(-1).permute(2, 1, 0)[:-1, None].contiguous()  # (S - 1, 1, S, B); the last would be Q
+        following = (moves.mT >= upto).sum(0)  # (K, S, B): where a chain goes from each state
+        path = [torch.randint(S, (1, B), generator=generator)]
+        for step in following[1:]:  # a chain is sequential; all chains step together
+            path.append(step.gather(0, path[-1]))
+        states = torch.cat(path).T.contiguous()
+        seen_upto = _rows(emission.cumsum(-1)[..., :-1], states)  # (B, K, O - 1)
         observations = (sights.movedim(0, 1) >= seen_upto).sum(-1)
         extra = {"transition": transition.double() / Q, "emission": emission.double() / Q, "observations": observations}
         filtered = hmm_filter(**extra)
