@@ -283,7 +283,7 @@ def c17(kl: dict[str, Tensor], memoryless: Tensor, horizon: int, after: int = 5)
 
 def c18(mixing: dict[str, Tensor], dependence: dict[str, float], recall: dict[str, dict[int, Tensor]]) -> Verdict:
     """C18, content-based routing is what separates them: recall accuracies {mixing: (seeds,)} of one value path mixed in
-    three ways; the ratio test's median {architecture: query dependence}; and recall accuracies {architecture: {N: (seeds,)}}.
+    three ways; the median {architecture: query dependence} of the ratio test; and recall accuracies {architecture: {N: (seeds,)}}.
 
     Falsified if fixed mixing binds (mean 0.95), or softmax mixing does not. If an architecture whose ratio does not
     depend on the query (below 1e-3) binds at any N, success on binding without content routing was seen: in part.

@@ -119,19 +119,16 @@ def routing_weights(model: models.Model, inputs: Tensor) -> list[Tensor]:
 
 
 def query_dependence(one: Tensor, other: Tensor) -> Tensor:
-    """How much the ratio w_ts / w_ts' of two stored items depends on the query x_t, by channel, (B, channels).
+    """How much the query x_t re-weights what is stored, by channel, (B, channels), from 0 to 1: the sine of the angle between
+    the two rows of weights w_ts, s < t = T, of sequences that differ in their last input alone.
 
-    one, other (B, T, T, channels): routing weights of sequences that differ in their last input alone. For s, s' < t = T,
-    the largest |log(w_ts / w_ts') - log(w'_ts / w'_ts')| over neighbouring s, s'; 0 means that the query cannot re-weight
-    what is stored. Weights that change sign count as infinite. Raises ValueError for shapes that differ or T < 3.
+    one, other (B, T, T, channels): routing weights. If no ratio w_ts / w_ts' depends on the query the rows are proportional,
+    and the sine is 0 up to rounding. A row that is all zero has the sine 0. Raises ValueError for shapes that differ or T < 3.
     """
     checks.tensor("one", one, dims=4)
     checks.tensor("other", other, last=tuple(one.shape))
     if one.shape[1] < 3:
         raise ValueError(f"one must have at least 3 positions, got {one.shape[1]}")
-    first, second = (
-        weights[:, -1, :-1] for weights in (one, other)
-    )  # the last row, stored items: (B, T - 1, channels)
-    flipped = (first.sign() != second.sign()).any(1)
-    ratio = first.abs().log().diff(dim=1) - second.abs().log().diff(dim=1)
-    return ratio.abs().amax(1).masked_fill(flipped, torch.inf)
+    first, second = (torch.nn.functional.normalize(weights[:, -1, :-1], dim=1, eps=0.0).nan_to_num(0.0) for weights in (one, other))  # fmt: skip
+    along = (first * second).sum(1, keepdim=True)
+    return (second - along * first).norm(dim=1)

@@ -79,11 +79,19 @@ def test_a_mamba_of_one_state_cannot_reweight_either():
     assert routing.query_dependence(one, other).max() < 1e-12
 
 
-def test_weights_that_change_sign_count_as_infinite():
-    one = torch.ones(1, 4, 4, 2, dtype=torch.float64)
-    other = one.clone()
-    other[0, -1, 1, 0] = -1
-    assert routing.query_dependence(one, other).tolist() == [[torch.inf, 0.0]]
+def test_query_dependence_is_the_sine_of_an_angle():
+    one, other = torch.zeros(2, 1, 4, 4, 4, dtype=torch.float64)
+    rows = {
+        0: ([1, 0, 0], [1, 1, 0]),
+        1: ([1, 2, 3], [-2, -4, -6]),
+        2: ([0, 0, 0], [0, 0, 0]),
+        3: ([0, 1, 0], [0, 0, -5]),
+    }
+    for channel, (first, second) in rows.items():
+        one[0, -1, :3, channel], other[0, -1, :3, channel] = (torch.tensor(row).double() for row in (first, second))
+    one[0, -1, 3], other[0, -1, 3] = 5, 9  # the weight of the present position does not count
+    expected = torch.tensor([[0.5**0.5, 0, 0, 1]], dtype=torch.float64)
+    assert torch.allclose(routing.query_dependence(one, other), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(
