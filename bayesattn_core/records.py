@@ -89,8 +89,9 @@ def read(name: str, root: Path = BOOK / "records") -> Record:
         description = json.loads((folder / "record.json").read_text())
         metrics, weights = ((folder / f"{part}.safetensors").read_bytes() for part in ("metrics", "weights"))
     except (OSError, ValueError) as error:
+        again = name.removeprefix("paper-") + " --profile paper" * name.startswith("paper-")
         raise ValueError(
-            f"record must be readable, got {name!r} ({error}): remove its folder and run `python -m bayesattn_core record {name}`"
+            f"record must be readable, got {name!r} ({error}): remove its folder and run `python -m bayesattn_core record {again}`"
         ) from None
     if digest(description, metrics, weights) != description.get("digest"):
         raise ValueError(

@@ -41,6 +41,8 @@ def test_any_change_is_seen(tmp_path, record, part):
     path.unlink()
     with pytest.raises(ValueError, match=r"run `python -m bayesattn_core record run`"):
         records.read("run", tmp_path)
+    with pytest.raises(ValueError, match=r"record bijection-lstm --profile paper`"):
+        records.read("paper-bijection-lstm", tmp_path)
 
 
 def test_nothing_half_written_is_left(tmp_path, record, monkeypatch):
