@@ -1,0 +1,185 @@
+"""Drawings of the chapter "Architectures compared", each a function of its committed numbers."""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+
+from bayesattn_core import figures
+
+NAMES = {
+    "transformer": "Transformer",
+    "mamba": "Mamba",
+    "lstm": "LSTM",
+    "mlp": "MLP",
+}
+LOOKS = {name: k for k, name in enumerate(NAMES)}
+TASKS = {
+    "bijection": "bijection",
+    "bijection-replacement": "bijection with replacement",
+    "hmm-fixed": "fixed HMM",
+    "hmm-fixed-sticky": "fixed HMM, sticky",
+    "hmm-header": "header HMM",
+    "hmm-header-sticky": "header HMM, sticky",
+}
+WINDOWS = (1, 2, 4, 8)
+
+
+def grid(count: int, height: float, **options):
+    """A canvas of two columns for `count` panels; the panels in a row."""
+    rows = -(-count // 2)
+    figure, axes = figures.canvas(rows, 2, height=height * rows, **options)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, axes.flat[:count]
+
+
+def fig_architectures(numbers: dict) -> Figure:
+    """Divergence from the exact posterior of every architecture on every task.
+
+    tasks, architectures: names; kl (tasks, architectures, seeds) in bits, NaN where not recorded; memoryless (tasks,);
+    windows (tasks, 4): of 1, 2, 4 and 8 observations, NaN where a task has none.
+    """
+    figure, axes = grid(len(numbers["tasks"]), 1.55)
+    places = np.arange(len(numbers["architectures"]))[::-1]
+    for k, (axis, task) in enumerate(zip(axes, numbers["tasks"], strict=True)):
+        axis.axvline(numbers["memoryless"][k], color="0.2", linestyle=":")
+        axis.text(
+            numbers["memoryless"][k], 3.75, "memoryless ", fontsize=6.5, ha="right"
+        )
+        for n, value in zip(WINDOWS, numbers["windows"][k], strict=True):
+            if np.isfinite(value):
+                axis.axvline(value, color=figures.COLORS[7], linewidth=1)
+                axis.text(
+                    value, -0.72, f"{n}", fontsize=6.5, ha="center", color="0.3"
+                )
+        figures.seed_dots(axis, numbers["kl"][k], places)
+        for place, values in zip(places, numbers["kl"][k], strict=True):
+            if not np.isfinite(values).any():
+                axis.text(
+                    0.02, place, "not recorded", fontsize=7, color="0.4", va="center",
+                    transform=axis.get_yaxis_transform(),
+                )  # fmt: skip
+        kl, windows = numbers["kl"][k], numbers["windows"][k]
+        known = [
+            *kl[np.isfinite(kl)],
+            *windows[np.isfinite(windows)],
+            numbers["memoryless"][k],
+        ]
+        axis.set(
+            xscale="log", yticks=places, ylim=(-0.8, 4.3), title=TASKS[task],
+            yticklabels=[NAMES[n] for n in numbers["architectures"]],
+            xlim=(min(known) / 1.6, max(known) * 1.6),
+        )  # fmt: skip
+        axis.xaxis.set_minor_formatter(NullFormatter())
+    for axis in axes[-2:]:
+        axis.set_xlabel("KL(exact ‖ model), bits")
+    return figure
+
+
+def fig_architecture_curves(numbers: dict) -> Figure:
+    """Divergence along training, by task.
+
+    tasks: names; TASK_ARCHITECTURE_steps (evaluations,), TASK_ARCHITECTURE_kl (evaluations, seeds) in bits; windows
+    (tasks, 4): of 1, 2, 4 and 8 observations, NaN where a task has none.
+    """
+    figure, axes = grid(len(numbers["tasks"]), 1.9)
+    for k, (axis, task) in enumerate(zip(axes, numbers["tasks"], strict=True)):
+        for value in numbers["windows"][k]:
+            if np.isfinite(value):
+                axis.axhline(value, color="0.8", linewidth=0.8)
+        for name, look in LOOKS.items():
+            if f"{task}_{name}_kl" in numbers:
+                lines = numbers[f"{task}_{name}_kl"]
+                figures.band(axis, numbers[f"{task}_{name}_steps"], lines, look, NAMES[name])  # fmt: skip
+        axis.set(xscale="log", yscale="log", title=TASKS[task])
+    for axis in axes[::2]:
+        axis.set_ylabel("KL, bits")
+    for axis in axes[-2:]:
+        axis.set_xlabel("step")
+    axes[0].legend(fontsize=7)
+    return figure
+
+
+def fig_recall_sweep(numbers: dict) -> Figure:
+    """Recall against the number of pairs, and against the numbers carried for each.
+
+    For each ARCHITECTURE: NAME_N (points,), NAME_accuracy (points, seeds), NAME_state (points,): numbers carried when
+    the pairs have been read; chance: one in the number of values.
+    """
+    figure, axes = figures.canvas(1, 2, height=2.9, sharey=True)
+    markers = {"transformer": "o", "mamba": "s", "lstm": "^"}
+    for name, marker in markers.items():
+        if f"{name}_N" not in numbers:
+            continue
+        N, accuracy = numbers[f"{name}_N"], numbers[f"{name}_accuracy"]
+        look = {
+            "color": figures.COLORS[LOOKS[name]],
+            "marker": marker,
+            "markeredgecolor": "0.2",
+        }
+        for axis, x in zip(axes[0], (N, numbers[f"{name}_state"] / N), strict=True):
+            axis.vlines(x, accuracy.min(1), accuracy.max(1), color=look["color"])
+            line = figures.LINES[LOOKS[name]] if axis is axes[0, 0] else "none"
+            axis.plot(
+                x, accuracy.mean(1), linestyle=line, label=NAMES[name], **look
+            )
+    for axis in axes[0]:
+        axis.axhline(numbers["chance"], color="0.4", linestyle=":")
+        axis.set(xscale="log", ylim=(0, 1.05))
+        axis.minorticks_off()
+    axes[0, 0].set(
+        xticks=[4, 8, 16, 32], xticklabels=[4, 8, 16, 32], xlabel="pairs N", ylabel="accuracy at the queries"
+    )  # fmt: skip
+    axes[0, 1].set(xlabel="numbers carried per pair")
+    axes[0, 0].legend(fontsize=8)
+    return figure
+
+
+def fig_longer(numbers: dict) -> Figure:
+    """Divergence by position on sequences longer than in training.
+
+    labels: networks; horizons: the number of observations in training; kl_k (K, seeds) in bits by observation, of the
+    k-th network; memoryless_k (K,).
+    """
+    kinds = {
+        "parameters fixed": [k for k, n in enumerate(numbers["labels"]) if "header" not in n],
+        "parameters in a header": [k for k, n in enumerate(numbers["labels"]) if "header" in n],
+    }  # fmt: skip
+    kinds = {title: which for title, which in kinds.items() if which}
+    figure, axes = figures.canvas(1, len(kinds), height=3.1, sharey=True)
+    looks = {
+        "Transformer, rotary": 0, "Mamba": 1, "LSTM": 2, "Transformer, none": 4, "Transformer, sinusoidal": 5,
+    }  # fmt: skip
+    for axis, (title, which) in zip(axes[0], kinds.items(), strict=True):
+        for k in which:
+            label, lines = numbers["labels"][k], numbers[f"kl_{k}"]
+            look = looks[label.replace(", header", "")]
+            x = np.arange(1, len(lines) + 1)
+            figures.band(axis, x, lines, look, label.replace(", header", ""))
+            axis.axvline(numbers["horizons"][k], color="0.3", linewidth=0.8)
+        axis.plot(
+            x, numbers[f"memoryless_{k}"], ":", color="0.3", label="memoryless"
+        )
+        axis.set(yscale="log", title=title, xlabel="observation", ylim=(3e-4, 1.5))
+    axes[0, 0].set_ylabel("KL(exact ‖ model), bits")
+    axes[0, 0].legend(fontsize=6.5, loc="lower right")
+    return figure
+
+
+def fig_mixing(numbers: dict) -> Figure:
+    """One layer mixed in three ways: recall and bijection.
+
+    mixings: names; recall (mixings, seeds): accuracy; bijection (mixings, seeds): KL in bits; memoryless, chance.
+    """
+    figure, axes = figures.canvas(1, 2, height=1.7)
+    places = np.arange(len(numbers["mixings"]))[::-1]
+    for axis, values in zip(
+        axes[0], (numbers["recall"], numbers["bijection"]), strict=True
+    ):
+        figures.seed_dots(axis, values, places)
+        axis.set(yticks=places, yticklabels=numbers["mixings"], ylim=(-0.6, 2.6))
+    axes[0, 0].axvline(numbers["chance"], color="0.3", linestyle=":")
+    axes[0, 0].set(xlabel="recall, N = 8: accuracy", xlim=(0, 1.05))
+    axes[0, 1].axvline(numbers["memoryless"], color="0.3", linestyle=":")
+    axes[0, 1].set(xlabel="bijection: KL, bits", xscale="log")
+    return figure
