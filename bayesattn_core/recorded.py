@@ -270,10 +270,17 @@ RUNS = records.BOOK.parent / "_runs"  # single runs, which a cell's record gathe
 
 
 def run_once(settings: networks.Settings, out: Path, device: torch.device, until: float) -> records.Record:
-    """The record of a single run: read if it is there, else trained, going on from its checkpoint if it has one."""
+    """The record of a single run: read if it is there, else trained, going on from its checkpoint if it has one.
+
+    Raises ValueError for a run that is there with other settings.
+    """
     if not out.exists():
         networks.train(settings, out, device, resume=True, until=until)
-    return records.read(out.name, out.parent)
+    run, asked = records.read(out.name, out.parent), dataclasses.asdict(settings)
+    other = {name: run.config[name] for name, value in asked.items() if run.config.get(name, value) != value}
+    if other:
+        raise ValueError(f"run must be of the settings that are asked for, got {out} with {other}: remove it")
+    return run
 
 
 def cell_folder(task: str, architecture: str, profile: str, changes: dict) -> Path:

@@ -225,6 +225,16 @@ def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(tiny):
     assert not torch.equal(seeds[0].metrics["loss"], seeds[1].metrics["loss"])
 
 
+def test_a_single_run_of_other_settings_is_refused(tiny, tmp_path):
+    settings = networks.settings("bijection", "lstm", rate=1e-2)
+    run = recorded.run_once(settings, tmp_path / "run", CPU, math.inf)
+    assert torch.equal(
+        recorded.run_once(settings, tmp_path / "run", CPU, math.inf).metrics["loss"], run.metrics["loss"]
+    )
+    with pytest.raises(ValueError, match=r"got .*run with {'rate': 0.01}: remove it"):
+        recorded.run_once(dataclasses.replace(settings, rate=3e-2), tmp_path / "run", CPU, math.inf)
+
+
 def test_the_rates_are_widened_at_either_end(tiny, monkeypatch):
     for best, expected in ((1e-3, {3e-4}), (3e-3, set()), (1e-2, {3e-2})):
 
