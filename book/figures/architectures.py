@@ -79,8 +79,9 @@ def fig_architectures(numbers: dict) -> Figure:
 def fig_architecture_curves(numbers: dict) -> Figure:
     """Divergence along training, by task.
 
-    tasks: names; TASK_ARCHITECTURE_steps (evaluations,), TASK_ARCHITECTURE_kl (evaluations, seeds) in bits; windows
-    (tasks, 4): of 1, 2, 4 and 8 observations, NaN where a task has none.
+    tasks: names (of bijection, bijection-replacement, hmm-fixed, hmm-fixed-sticky, hmm-header, hmm-header-sticky);
+    TASK_ARCHITECTURE_steps (evaluations,), TASK_ARCHITECTURE_kl (evaluations, seeds) in bits; windows (tasks, 4): of 1, 2, 4
+    and 8 observations, NaN where a task has none.
     """
     figure, axes = grid(len(numbers["tasks"]), 1.9)
     for k, (axis, task) in enumerate(zip(axes, numbers["tasks"], strict=True)):
@@ -103,7 +104,7 @@ def fig_architecture_curves(numbers: dict) -> Figure:
 def fig_recall_sweep(numbers: dict) -> Figure:
     """Recall against the number of pairs, and against the numbers carried for each.
 
-    For each ARCHITECTURE: NAME_N (points,), NAME_accuracy (points, seeds), NAME_state (points,): numbers carried when
+    For each NAME of transformer, mamba, lstm: NAME_N (points,), NAME_accuracy (points, seeds), NAME_state (points,): numbers carried when
     the pairs have been read; chance: one in the number of values.
     """
     figure, axes = figures.canvas(1, 2, height=2.9, sharey=True)

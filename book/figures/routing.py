@@ -16,7 +16,7 @@ TASKS = {
 def fig_routing_weights(numbers: dict) -> Figure:
     """Where the last layer of trained networks reads from, on one sequence of each task.
 
-    TASK_ARCHITECTURE (T, T): mean over channels or heads of |w_ts|, each row divided by its sum; answer (queries,): the
+    TASK_ARCHITECTURE (T, T), for the tasks bijection, hmm-fixed-sticky and recall-8: mean over channels or heads of |w_ts|, each row divided by its sum; answer (queries,): the
     position of the value that each of the last rows of recall asks for.
     """
     shown = [task for task in TASKS if f"{task}_lstm" in numbers]
