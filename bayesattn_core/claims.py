@@ -173,7 +173,7 @@ def c3(right: Tensor, majority: Tensor) -> Verdict:
 
 
 # Wind tunnels. Divergences are KL(exact || model) in bits on fresh sequences, means over positions, (seeds,); accuracies
-# (seeds,) are fractions. A sweep of three seeds is judged by all of its seeds rather than by an interval.
+# (seeds,) are fractions; a sweep of three seeds is judged by its means, since three are too few for an interval.
 
 NEAR, WELL_BELOW = 0.10, 0.25  # shares of the memoryless predictor's divergence
 BOUND = 0.95  # accuracy at which binding counts as done
@@ -184,8 +184,8 @@ def window_equal(kl: Tensor, windows: dict[int, Tensor]) -> int:
     return max((n for n, divergence in windows.items() if clear_above(divergence - kl)), default=0)
 
 
-def _near(kl: Tensor, memoryless: Tensor, share: float = NEAR) -> bool:
-    return kl.double().mean().item() <= share * memoryless.double().mean().item()
+def _near(kl: Tensor, memoryless: Tensor) -> bool:
+    return kl.double().mean().item() <= NEAR * memoryless.double().mean().item()
 
 
 def c13(

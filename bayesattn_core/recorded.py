@@ -415,7 +415,7 @@ def cells() -> dict[str, dict]:
             f"{task}-{architecture}": cell(task, architecture)
             for task in networks.TASKS
             for architecture in models.ARCHITECTURES
-            if not (task.startswith("recall") and architecture == "mlp")
+            if not (task.startswith("recall") and architecture == "mlp" and task != "recall-8")
         },
         # trained on the exact posterior instead of sampled labels; and four times longer
         "hmm-header-sticky-lstm-soft": cell("hmm-header-sticky", "lstm", soft=True),
