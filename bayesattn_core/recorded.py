@@ -262,7 +262,7 @@ def record_ranks(
 CELL_RATES = (1e-3, 3e-3, 1e-2)
 WIDER = (3e-4, 3e-2)
 CELL_TUNING = {"seed": 900, "steps": 1000, "warmup": 200, "evaluations": 2}
-UNTUNED = ("steps", "layers")  # changes of these take the rate of the cell without them
+UNTUNED = ("steps", "layers", "soft")  # changes of these take the rate of the cell without them
 # The tasks whose transformers' probe snapshots are kept
 PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")
 PROBED = ("attention", "keys", "values", "residual")  # and what of them
@@ -326,9 +326,13 @@ def record_cell(
         own |= {"snapshots": 12 if small and seed == 0 and not task.startswith("recall") else 0}
         return networks.settings(task, architecture, profile, **(changes | own | {"seed": seed}))
 
+    usual = f"{'' if small else profile + '-'}{task}-{architecture}"
     tuning = {}
     try:
-        tuning = tune_cell(task, architecture, device, profile, until, **shared)
+        if changes and not shared and usual in recorded_names():
+            tuning = {float(rate): loss for rate, loss in records.read(usual).config["tuning"].items()}
+        else:
+            tuning = tune_cell(task, architecture, device, profile, until, **shared)
         best = min(tuning, key=tuning.get)
         of = [chosen(seed, rate=best) for seed in range(seeds)]
         runs = [run_once(settings, folder / f"seed-{settings.seed}", device, until) for settings in of]
@@ -417,9 +421,9 @@ def cells() -> dict[str, dict]:
             for architecture in models.ARCHITECTURES
             if not (task.startswith("recall") and architecture == "mlp" and task != "recall-8")
         },
-        # trained on the exact posterior instead of sampled labels; and four times longer
-        "hmm-header-sticky-lstm-soft": cell("hmm-header-sticky", "lstm", soft=True),
-        "hmm-header-sticky-lstm-long": cell("hmm-header-sticky", "lstm", steps=16_000, seeds=1),
+        # the best of the header's cells, trained on the exact posterior instead of sampled labels; and four times longer
+        "hmm-header-sticky-mamba-soft": cell("hmm-header-sticky", "mamba", soft=True, seeds=3),
+        "hmm-header-sticky-mamba-long": cell("hmm-header-sticky", "mamba", steps=16_000, seeds=1),
         # the same value path with three ways of mixing it
         **{
             f"{task}-transformer-{mixing}": cell(
@@ -446,9 +450,14 @@ def cells() -> dict[str, dict]:
 CELLS = cells()
 
 
+def recorded_names() -> set[str]:
+    """The names of the records that are there."""
+    return {path.parent.name for path in (records.BOOK / "records").glob("*/record.json")}
+
+
 def recorded_cells() -> list[str]:
     """The names of the cells whose records are there, in the order of CELLS."""
-    return [name for name in CELLS if (records.BOOK / "records" / name / "record.json").exists()]
+    return [name for name in CELLS if name in recorded_names()]
 
 
 def trained(name: str) -> tuple[networks.Settings, models.Model, records.Record]:

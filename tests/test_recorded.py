@@ -225,6 +225,15 @@ def test_a_cell_keeps_its_best_rate_and_stacks_its_seeds(tiny):
     assert not torch.equal(seeds[0].metrics["loss"], seeds[1].metrics["loss"])
 
 
+def test_another_shape_takes_the_rate_of_the_recorded_cell(tiny):
+    usual = records.read("bijection-lstm").config
+    record = recorded.record_cell("bijection", "lstm", CPU, 1, soft=True)
+    assert record.config["soft"]
+    assert (record.config["rate"], record.config["tuning"]) == (usual["rate"], usual["tuning"])
+    assert not list(tiny.rglob("rate-*"))
+    assert recorded.record_cell("bijection", "lstm", CPU, 1, decay=0.1).config["tuning"] != usual["tuning"]
+
+
 def test_a_single_run_of_other_settings_is_refused(tiny, tmp_path):
     settings = networks.settings("bijection", "lstm", rate=1e-2)
     run = recorded.run_once(settings, tmp_path / "run", CPU, math.inf)
