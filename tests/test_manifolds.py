@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayesattn_core import geometry, manifolds, networks
+from bayesattn_core import geometry, manifolds, networks, tunnels
 
 
 @pytest.fixture
@@ -75,6 +75,13 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
             return residual[..., :3]
 
     found = manifolds.measure(Told(), fit, judge, draw)
+    told = [batch.posterior.double().log().flatten(0, 1) for batch in (fit, judge)]
+    entropy = torch.special.entr(fit.posterior.double()).sum(-1).flatten() / math.log(2)
+    wide = [torch.nn.functional.pad(points, (0, 61)) for points in told]
+    left = geometry.without(wide[1], manifolds.entropy_axis(wide[0], entropy))[:, :3]
+    by_hand = tunnels.kl(judge.posterior, left.view_as(judge.posterior).log_softmax(-1), judge.supervised).mean
+    assert found["kl_without_entropy"] == pytest.approx(by_hand, rel=1e-3)
+    assert by_hand != pytest.approx(found["kl_without_first"], rel=1e-2)
     assert abs(found["kl"]) < 1e-6
     assert found["kl_without_first"] > 0.05
     assert found["kl_without_random"] < found["kl_without_first"] / 5

@@ -179,12 +179,17 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
     assert torch.allclose(record.metrics["loss"][:2, 0], first, rtol=1e-3)
     found = networks.evaluate(model, networks.draw(settings, None))["kl"].float()
     assert torch.allclose(found.nan_to_num(-1), record.metrics["kl"][-1, :, 0].nan_to_num(-1), atol=1e-4)
-    if "longer/kl" in record.metrics:
-        found = recorded.judge_longer(settings, record, CPU)
-        for key, value in found.items():
-            assert torch.allclose(
-                value.nan_to_num(-1), record.metrics[key][..., 0].nan_to_num(-1), atol=1e-3, rtol=1e-3
-            )
+    if "longer/kl" not in record.metrics:
+        return
+    tunnel = networks.longer(settings.tunnel)
+    batch = networks.draw(settings, None, CPU, tunnel)
+    found = {"longer/kl": networks.evaluate(model, batch)["kl"]}
+    for predictor, p in tunnel.predictors(batch).items():
+        found[f"longer/predictor/{predictor}"] = networks.judge(batch, p.log())["kl"]
+    assert {key for key in record.metrics if key.startswith("longer/")} == set(found)
+    for key, value in found.items():
+        expected = record.metrics[key][..., 0]
+        assert torch.allclose(value.float().nan_to_num(-1), expected.nan_to_num(-1), atol=2e-5, rtol=1e-3), key
 
 
 @pytest.fixture

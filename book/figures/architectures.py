@@ -168,19 +168,16 @@ def fig_longer(numbers: dict) -> Figure:
 
 
 def fig_mixing(numbers: dict) -> Figure:
-    """One layer mixed in three ways: recall and bijection.
+    """Recall of eight pairs by one layer mixed in three ways.
 
-    mixings: names; recall (mixings, seeds): accuracy; bijection (mixings, seeds): KL in bits; memoryless, chance.
+    mixings: names; recall (mixings, seeds): accuracy; chance: one in the number of values.
     """
-    figure, axes = figures.canvas(1, 2, height=1.7)
-    places = np.arange(len(numbers["mixings"]))[::-1]
-    for axis, values in zip(
-        axes[0], (numbers["recall"], numbers["bijection"]), strict=True
-    ):
-        figures.seed_dots(axis, values, places)
-        axis.set(yticks=places, yticklabels=numbers["mixings"], ylim=(-0.6, 2.6))
-    axes[0, 0].axvline(numbers["chance"], color="0.3", linestyle=":")
-    axes[0, 0].set(xlabel="recall, N = 8: accuracy", xlim=(0, 1.05))
-    axes[0, 1].axvline(numbers["memoryless"], color="0.3", linestyle=":")
-    axes[0, 1].set(xlabel="bijection: KL, bits", xscale="log")
+    figure, axes = figures.canvas(height=1.6)
+    axis, places = axes[0, 0], np.arange(len(numbers["mixings"]))[::-1]
+    figures.seed_dots(axis, numbers["recall"], places)
+    axis.axvline(numbers["chance"], color="0.3", linestyle=":")
+    axis.set(
+        yticks=places, yticklabels=numbers["mixings"], ylim=(-0.6, 2.6), xlim=(0, 1.05),
+        xlabel="recall, N = 8: accuracy",
+    )  # fmt: skip
     return figure
