@@ -56,6 +56,7 @@ TASKS = {
         for N in (4, 8, 16, 32)
     },
 }
+HELD = {"routing": slice(0, 2), "values": slice(2, 3)}  # of queries, keys, values: the rows of Attention.qkv
 POSITIONS = {"transformer": "rotary", "mamba": "none", "lstm": "none", "mlp": "learned"}
 
 
@@ -81,6 +82,9 @@ class Settings:
     evaluations: int = 24  # how often the network is judged, at log-spaced steps
     sequences: int = 1000  # that it is judged on
     snapshots: int = 0  # how often what a probe batch does inside is kept, at log-spaced steps
+    matrices: int | None = None  # seed of a fixed hidden Markov model's matrices, by default its own
+    held: str | None = None  # what of a transformer's softmax attention is held (one of HELD), from step held_from on
+    held_from: int = 0
 
     def __post_init__(self):
         checks.choice("task", self.task, TASKS)
@@ -96,11 +100,21 @@ class Settings:
         for name, above in (("rate", 0.0), ("clip", 0.0)):
             checks.number(name, getattr(self, name), above=above)
         checks.number("decay", self.decay, least=0)
+        checks.integer("held_from", self.held_from)
+        if self.matrices is not None:
+            checks.integer("matrices", self.matrices)
+            if not self.task.startswith("hmm-fixed"):
+                raise ValueError(f"matrices must be None but for hmm-fixed and hmm-fixed-sticky, got {self.matrices}")
+        if self.held is not None:
+            checks.choice("held", self.held, HELD)
+            if self.architecture != "transformer" or self.mixing != "softmax":
+                raise ValueError(f"held must be None but for a transformer with softmax mixing, got {self.held}")
 
     @property
     def tunnel(self) -> tunnels.Tunnel:
         """The task itself, at the profile's size."""
-        return TASKS[self.task][self.profile]
+        tunnel = TASKS[self.task][self.profile]
+        return tunnel if self.matrices is None else dataclasses.replace(tunnel, seed=self.matrices)
 
 
 STEPS = {"hmm-fixed": 2000, "hmm-fixed-sticky": 2000, "hmm-header": 2000}  # in profile quick, if not Settings' own
@@ -170,6 +184,13 @@ def learning_rate(settings: Settings, step: int) -> float:
         return settings.rate * (step + 1) / settings.warmup
     part = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
     return settings.rate * (0.1 + 0.45 * (1 + math.cos(math.pi * min(part, 1.0))))
+
+
+def held_rows(model: models.Model, held: str | None) -> list[tuple[Tensor, Tensor]]:
+    """The rows of queries and keys or of values in every attention layer's map: (a view of them, what they are now)."""
+    qkv = [p for name, p in model.named_parameters() if held and ".qkv." in name]  # weights and biases
+    rows = [p.detach().unflatten(0, (3, -1))[HELD[held]] for p in qkv]
+    return [(view, view.clone()) for view in rows]
 
 
 def mean_loss(logits: Tensor, batch: tunnels.Batch, soft: bool = False) -> Tensor:
@@ -297,7 +318,7 @@ def train(
         name: torch.full((len(when), settings.tunnel.T), torch.nan) for name in ("kl", "entropy_error", "accuracy")
     }
     curves["loss"] = torch.full((settings.steps,), torch.nan)
-    first, spent = 0, 0.0
+    first, spent, kept = 0, 0.0, []
     if path.exists():
         first, spent, curves = restore(path, settings, model, optimiser)
     saved = looping = time.perf_counter()
@@ -319,6 +340,8 @@ def train(
             curves |= {f"probe@{step}/{name}": value for name, value in probe(model, judged).items()}
         if step == settings.steps:
             break
+        if step == max(first, settings.held_from):
+            kept = held_rows(model, settings.held)
         batch = draw(settings, step, device)
         loss = mean_loss(model(batch.inputs), batch, settings.soft)
         curves["loss"][step] = loss.detach().cpu()
@@ -331,6 +354,8 @@ def train(
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(settings, step)
         optimiser.step()
+        for view, value in kept:
+            view.copy_(value)
     seconds = spent + time.perf_counter() - started
     about = {"evaluated": when, "size": models.parameters(model), "state": model.state_size(settings.tunnel.T)}
     baselines = {

@@ -262,7 +262,9 @@ def record_ranks(
 CELL_RATES = (1e-3, 3e-3, 1e-2)
 WIDER = (3e-4, 3e-2)
 CELL_TUNING = {"seed": 900, "steps": 1000, "warmup": 200, "evaluations": 2}
-UNTUNED = ("steps", "layers", "soft")  # changes of these take the rate of the cell without them
+# Changes of these take the rate of the cell without them; of some of them only curves are kept, no weights
+UNTUNED = ("steps", "layers", "soft", "matrices", "held", "held_from")
+CURVES_ALONE = {"layers", "matrices", "held"}
 # The tasks whose transformers' probe snapshots are kept
 PROBED_TASKS = ("bijection", "bijection-replacement", "hmm-fixed-sticky")
 PROBED = ("attention", "keys", "values", "residual")  # and what of them
@@ -317,13 +319,15 @@ def record_cell(
 ) -> records.Record:  # fmt: skip
     """A cell: the rate with the lowest training loss of `tune_cell`, then that rate on `seeds` seeds. Metrics stacked
     over seeds, in the last dimension, with those on longer sequences as longer/...; in profile quick also the weights of
-    seed 0, and its probe snapshots where PROBED_TASKS says so (at the papers' size both are too large to keep). Raises
+    seed 0 (but see CURVES_ALONE), and its probe snapshots where PROBED_TASKS says so (at the papers' size both are too
+    large to keep). Raises
     networks.Unfinished, which says how much of the cell is done, at the moment `until` of time.perf_counter."""
     shared = {name: value for name, value in changes.items() if name not in UNTUNED}
     folder, small = cell_folder(task, architecture, profile, changes), profile == "quick"
+    weighty = small and not CURVES_ALONE & set(changes)
 
     def chosen(seed: int, **own) -> networks.Settings:
-        own |= {"snapshots": 12 if small and seed == 0 and not task.startswith("recall") else 0}
+        own |= {"snapshots": 12 if weighty and seed == 0 and not task.startswith("recall") else 0}
         return networks.settings(task, architecture, profile, **(changes | own | {"seed": seed}))
 
     usual = f"{'' if small else profile + '-'}{task}-{architecture}"
@@ -354,7 +358,7 @@ def record_cell(
     metrics |= {name: torch.stack([scores[name] for scores in stretched], -1) for name in stretched[0]}
     metrics["loss"] = metrics["loss"].unfold(0, 10, 10).mean(-1)  # means of ten steps
     probed = PROBED if task in PROBED_TASKS and architecture == "transformer" and not shared else ()
-    kept = runs[0].weights if small else {}
+    kept = runs[0].weights if weighty else {}
     weights = {
         name: W for name, W in kept.items() if not name.startswith("probe@") or name.rpartition("/")[2] in probed
     }
@@ -437,6 +441,18 @@ def cells() -> dict[str, dict]:
             f"hmm-fixed-sticky-transformer-{positions}": cell("hmm-fixed-sticky", "transformer", positions=positions)
             for positions in ("none", "sinusoidal")
         },
+        # other draws of the fixed matrices
+        **{
+            f"hmm-fixed-sticky-lstm-matrices-{k}": cell("hmm-fixed-sticky", "lstm", matrices=k, seeds=3)
+            for k in (3, 4, 5, 6)
+        },
+        # with queries and keys, or values, held from a step on
+        **{
+            f"{task}-transformer-{held}-held-{step}": cell(task, "transformer", held=held, held_from=step, seeds=3)
+            for task in ("bijection", "hmm-fixed-sticky")
+            for held in networks.HELD
+            for step in (0, 100, 400)
+        },
         # other shapes of the same size, one seed, at the rate of the usual shape
         **{
             f"{task}-{architecture}-{layers}-layers": cell(task, architecture, layers=layers, seeds=1)
@@ -461,10 +477,13 @@ def recorded_cells() -> list[str]:
 
 
 def trained(name: str) -> tuple[networks.Settings, models.Model, records.Record]:
-    """Settings, network and record of seed 0 of a recorded cell; ValueError that says how to make a record that is missing."""
+    """Settings, network and record of seed 0 of a recorded cell; ValueError that says how to make a record that is missing,
+    and for a cell of which only curves are kept."""
     changes = dict(CELLS[checks.choice("name", name, CELLS)])
     del changes["seeds"]
     record = records.read(name)
+    if not record.weights:
+        raise ValueError(f"name must be of a cell whose weights are kept, got {name}: its record holds curves alone")
     settings = networks.settings(**changes, rate=record.config["rate"])
     return settings, networks.restored(settings, record.weights), record
 

@@ -77,6 +77,58 @@ def test_snapshots_of_a_probe_are_kept(tmp_path):
         assert not torch.equal(record.weights[f"probe@12/{name}"], value)
 
 
+@pytest.mark.parametrize(("held", "rows"), [("routing", slice(0, 2)), ("values", slice(2, 3))])
+def test_what_is_held_stays_as_it_was_and_the_rest_moves(held, rows, tmp_path):
+    """Until the step it is the free run, to the bit; from there on the held rows of every layer are those of that step."""
+    free, whole = small(layers=2, rate=1e-2), small(layers=2, rate=1e-2, held=held, held_from=5)
+
+    def weights_at(settings, step, monkeypatch):
+        stop_after(monkeypatch, step)
+        out = tmp_path / f"{settings.held}-{step}"
+        with pytest.raises(Stopped):
+            networks.train(settings, out, seconds_between=0.0)
+        monkeypatch.undo()
+        content = networks.load_tensors(networks.checkpoint_path(out).read_bytes())
+        return {n.removeprefix("model/"): W for n, W in content.items() if n.startswith("model/")}
+
+    with pytest.MonkeyPatch.context() as patch:
+        at, same = weights_at(free, 5, patch), weights_at(whole, 5, patch)
+    assert all(torch.equal(at[name], same[name]) for name in at)
+    end = records.read(networks.train(whole, tmp_path / f"{held}-5", resume=True).name, tmp_path).weights
+    for name, W in end.items():
+        if ".qkv." not in name:
+            assert not torch.equal(W, at[name])
+            continue
+        before, after = at[name].unflatten(0, (3, -1)), W.unflatten(0, (3, -1))
+        assert torch.equal(after[rows], before[rows])
+        others = [k for k in range(3) if k not in range(3)[rows]]
+        assert all(not torch.equal(after[k], before[k]) for k in others)
+    uninterrupted = records.read(networks.train(whole, tmp_path / "uninterrupted").name, tmp_path).weights
+    assert all(torch.equal(end[name], W) for name, W in uninterrupted.items())
+
+
+def test_other_matrices_make_another_task():
+    usual, other = small("hmm-fixed-sticky"), small("hmm-fixed-sticky", matrices=5)
+    assert other.tunnel == dataclasses.replace(usual.tunnel, seed=5)
+    assert not torch.equal(networks.draw(usual, 0).inputs, networks.draw(other, 0).inputs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"held": "keys"}, "held must be one of routing, values, got 'keys'"),
+        ({"held": "values", "architecture": "lstm"}, "held must be None but for a transformer with softmax"),
+        ({"held": "values", "mixing": "fixed"}, "held must be None but for a transformer with softmax"),
+        ({"held_from": -1}, "held_from must be"),
+        ({"matrices": 3}, "matrices must be None but for hmm-fixed"),
+        ({"task": "hmm-fixed", "matrices": -1}, "matrices must be"),
+    ],
+)
+def test_what_cannot_be_held_or_drawn_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes)
+
+
 def test_soft_targets_train_on_the_posterior():
     batch = networks.draw(small(), 0)
     logits = torch.randn(*batch.posterior.shape, generator=torch.Generator().manual_seed(0))

@@ -158,9 +158,10 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
     assert record.config["rate"] == best
     assert tuning.keys() >= set(recorded.CELL_RATES)
     assert best not in (recorded.CELL_RATES[0], recorded.CELL_RATES[-1]) or len(tuning) > 3
-    settings, model, _ = recorded.trained(name)
+    settings = networks.settings(**cell, rate=best)
     given = dataclasses.asdict(settings) | {"seed": record.config["seed"], "snapshots": record.config["snapshots"]}
-    assert {key: record.config[key] for key in given} == given
+    since = {name: getattr(settings, name) for name in ("matrices", "held", "held_from")}  # settings that came later
+    assert {key: (since | record.config)[key] for key in given} == given
     losses, honest = [], networks.mean_loss
 
     class Enough(Exception):
@@ -177,6 +178,12 @@ def test_a_recorded_cell_trains_and_scores_again(name, monkeypatch, tmp_path):
         networks.train(settings, tmp_path / "run")
     first = torch.stack(losses[:20]).detach().reshape(2, 10).mean(1)
     assert torch.allclose(record.metrics["loss"][:2, 0], first, rtol=1e-3)
+    assert bool(record.weights) == (not recorded.CURVES_ALONE & set(cell))
+    if not record.weights:
+        with pytest.raises(ValueError, match="name must be of a cell whose weights are kept"):
+            recorded.trained(name)
+        return
+    _, model, _ = recorded.trained(name)
     found = networks.evaluate(model, networks.draw(settings, None))["kl"].float()
     assert torch.allclose(found.nan_to_num(-1), record.metrics["kl"][-1, :, 0].nan_to_num(-1), atol=1e-4)
     if "longer/kl" not in record.metrics:
@@ -237,6 +244,10 @@ def test_another_shape_takes_the_rate_of_the_recorded_cell(tiny):
     assert (record.config["rate"], record.config["tuning"]) == (usual["rate"], usual["tuning"])
     assert not list(tiny.rglob("rate-*"))
     assert recorded.record_cell("bijection", "lstm", CPU, 1, decay=0.1).config["tuning"] != usual["tuning"]
+
+
+def test_of_other_shapes_only_curves_are_kept(tiny):
+    assert recorded.record_cell("bijection", "lstm", CPU, 1, layers=2).weights == {}
 
 
 def test_a_single_run_of_other_settings_is_refused(tiny, tmp_path):
