@@ -98,6 +98,23 @@ def effective_rank(points: Tensor) -> Tensor:
     return torch.special.entr(spectrum(points)).sum(-1).exp()
 
 
+def explained(points: Tensor, labels: Tensor) -> Tensor:
+    """Share of the variance of points (..., n, d) that the means of their classes explain, (...), from 0 to 1; labels
+    (..., n) int64. Of labels that say nothing, about (classes - 1) / (n - 1).
+
+    Raises ValueError for points that are all the same.
+    """
+    n = checks.tensor("points", points, dims=2).shape[-2]
+    checks.tensor("labels", labels, last=(n,), floating=False)
+    members = torch.nn.functional.one_hot(labels).to(points.dtype)  # (..., n, classes)
+    centred = points - points.mean(-2, keepdim=True)
+    total = centred.square().sum((-2, -1))
+    if bool((total == 0).any()):
+        raise ValueError("points must not all be the same, got a variance of 0")
+    sums, counts = members.mT @ centred, members.sum(-2).clamp(min=1)
+    return (sums.square().sum(-1) / counts).sum(-1) / total
+
+
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     """Angles in radians, smallest first, between the spans of the columns of a (..., d, k) and b (..., d, m).
 

@@ -48,21 +48,25 @@ def measure(
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
     correlation, correlation_fixed: see entropy_correlation; correlation_shuffled: at fixed position with entropies shuffled
-    between sequences; participation_ratio, effective_rank of the points; kl, kl_without_entropy, kl_without_first,
-    kl_without_random: KL(exact || model) in bits as it is, and with the points' variation along the entropy axis, the first
-    principal axis, and a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean absolute cosine of the
-    keys of a sequence, over layers and heads, and of random vectors of their dimension.
+    between sequences; clusters, clusters_shuffled: the share of the points' variance that the means of the targets' classes
+    explain, and with targets shuffled likewise; participation_ratio, effective_rank of the points; kl, kl_without_entropy,
+    kl_without_first, kl_without_random: KL(exact || model) in bits as it is, and with the points' variation along the entropy
+    axis, the first principal axis, and a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean
+    absolute cosine of the keys of a sequence, over layers and heads, and of random vectors of their dimension.
     """
     inside, supervised = model.record(judge.inputs), judge.supervised[0]
     points = inside[-1]["residual"][:, supervised].double()
     entropy = tasks.entropy(judge.posterior[:, supervised].double()) / math.log(2)
     order = torch.rand(entropy.shape, generator=generator).argsort(0).to(entropy.device)
+    targets = judge.targets[:, supervised]
     overall, fixed = entropy_correlation(points, entropy)
     flat = points.flatten(0, 1)
     found = {
         "correlation": overall,
         "correlation_fixed": fixed,
         "correlation_shuffled": entropy_correlation(points, entropy.gather(0, order))[1],
+        "clusters": geometry.explained(flat, targets.flatten()).item(),
+        "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
         "participation_ratio": geometry.participation_ratio(flat).item(),
         "effective_rank": geometry.effective_rank(flat).item(),
     }

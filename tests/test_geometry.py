@@ -9,6 +9,8 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import jensenshannon
 from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 
 from bayesattn_core import geometry
 
@@ -139,6 +141,20 @@ def test_principal_angles_are_scipys(draw):
     assert geometry.principal_angles(a, a @ torch.randn(3, 3, generator=draw).double()).max() < 1e-6
     planted = torch.eye(4).double()[:, :1], torch.tensor([[1.0], [1], [0], [0]]).double()
     assert geometry.principal_angles(*planted).item() == pytest.approx(math.pi / 4)
+
+
+def test_explained_is_a_regression_on_the_classes(draw):
+    labels = torch.randint(0, 4, (2, 300), generator=draw)
+    means = torch.randn(4, 5, generator=draw, dtype=torch.float64)
+    points = means[labels] + 0.5 * torch.randn(2, 300, 5, generator=draw, dtype=torch.float64)
+    for one, of, share in zip(points, labels, geometry.explained(points, labels), strict=True):
+        indicators = torch.nn.functional.one_hot(of).double().numpy()
+        told = LinearRegression().fit(indicators, one.numpy()).predict(indicators)
+        expected = r2_score(one.numpy(), told, multioutput="variance_weighted")
+        assert share.item() == pytest.approx(expected, rel=1e-9)
+    assert geometry.explained(means[labels], labels).min() > 1 - 1e-12
+    silent = torch.stack([geometry.explained(points[0], labels[0, torch.randperm(300, generator=draw)]) for _ in range(200)])  # fmt: skip
+    assert silent.mean().item() == pytest.approx(3 / 299, rel=0.2)
 
 
 def test_key_cosine(draw):
