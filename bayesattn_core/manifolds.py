@@ -32,6 +32,30 @@ def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
     return overall, geometry.spearman(coordinate[:, varied].mT, entropy[:, varied].mT).abs().mean().item()
 
 
+def entropy_correlation_within(points: Tensor, entropy: Tensor, tokens: Tensor) -> float:
+    """As at fixed position in `entropy_correlation`, and at fixed token too, once the mean of every token's points is taken
+    away: what is told beyond what was just shown. tokens (B, T) int64. NaN if the entropy differs nowhere.
+
+    Raises ValueError for shapes that do not fit.
+    """
+    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
+    checks.tensor("entropy", entropy, last=(B, T))
+    checks.tensor("tokens", tokens, last=(B, T), floating=False)
+    members = torch.nn.functional.one_hot(tokens.flatten()).to(points.dtype)  # (B T, tokens)
+    flat = points.reshape(-1, d)
+    means = members.mT @ flat / members.sum(0).clamp(min=1)[:, None]
+    apart = flat - members @ means
+    coordinate = (apart @ geometry.principal_axes(apart, 1)[0]).view(B, T)
+    found = []
+    for t in range(T):
+        for token in tokens[:, t].unique():
+            same = tokens[:, t] == token
+            x, H = coordinate[same, t], entropy[same, t]
+            if H.max() - H.min() > 1e-6 and x.max() > x.min():
+                found.append(geometry.spearman(x, H).abs())
+    return torch.stack(found).mean().item() if found else math.nan
+
+
 def entropy_axis(points: Tensor, entropy: Tensor) -> Tensor:
     """The direction (d, 1) along which points (n, d) best tell the entropy (n,), by least squares after centring."""
     d = checks.tensor("points", points, dims=2).shape[-1]
@@ -48,7 +72,8 @@ def measure(
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
     correlation, correlation_fixed: see entropy_correlation; correlation_shuffled: at fixed position with entropies shuffled
-    between sequences; clusters, clusters_shuffled: the share of the points' variance that the means of the targets' classes
+    between sequences; correlation_within: see entropy_correlation_within; readable: share of the entropy's variance that the
+    entropy axis tells; clusters, clusters_shuffled: the share of the points' variance that the means of the targets' classes
     explain, and with targets shuffled likewise; participation_ratio, effective_rank of the points; kl, kl_without_entropy,
     kl_without_first, kl_without_random: KL(exact || model) in bits as it is, and with the points' variation along the entropy
     axis, the first principal axis, and a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean
@@ -65,6 +90,7 @@ def measure(
         "correlation": overall,
         "correlation_fixed": fixed,
         "correlation_shuffled": entropy_correlation(points, entropy.gather(0, order))[1],
+        "correlation_within": entropy_correlation_within(points, entropy, judge.inputs[:, supervised]),
         "clusters": geometry.explained(flat, targets.flatten()).item(),
         "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
         "participation_ratio": geometry.participation_ratio(flat).item(),
@@ -72,6 +98,10 @@ def measure(
     }
     fitted = model.record(fit.inputs)[-1]["residual"][:, supervised].double().flatten(0, 1)
     told = tasks.entropy(fit.posterior[:, supervised].double()).flatten() / math.log(2)
+
+    axis = entropy_axis(fitted, told)
+    missed = entropy.flatten() - told.mean() - (flat - fitted.mean(0)) @ axis[:, 0]
+    found["readable"] = 1 - (missed.square().mean() / entropy.var(correction=0)).item()
 
     def without(axes: Tensor) -> float:
         residual = inside[-1]["residual"].clone()
@@ -84,7 +114,7 @@ def measure(
     random = torch.randn(10, flat.shape[-1], 1, generator=generator, dtype=flat.dtype).to(flat.device)
     found |= {
         "kl": scored(inside[-1]["residual"]),
-        "kl_without_entropy": without(entropy_axis(fitted, told)),
+        "kl_without_entropy": without(axis),
         "kl_without_first": without(geometry.principal_axes(fitted, 1)[0]),
         "kl_without_random": sum(without(axis) for axis in random) / len(random),
     }

@@ -219,13 +219,14 @@ def record_lookup_frozen(
 
 
 def record_ranks(
-    device: torch.device, classes=experiments.RANK_CLASSES, seeds=experiments.RANK_SEEDS, steps: int = 500, base: float = 1.0
+    device: torch.device, classes=experiments.RANK_CLASSES, seeds=experiments.RANK_SEEDS, steps: int = 1500, base: float = 0.1
 ) -> records.Record:  # fmt: skip
     """manifold-rank: effective rank and participation ratio of values X W_V before and after training on fresh sequences at
     every step, and of their displacement, for every number of classes C and every arm of experiments.RANK_ARMS.
 
     Metrics {measure_of_what: (classes, seeds, arms)}, the loss (classes, seeds, arms, 2) before and after, in nats. `base`
-    is the learning rate of every weight that an arm does not hold."""
+    is the learning rate of every weight that an arm does not hold: of 0.03, 0.1, 0.3 and 1 the largest at which no C
+    diverged in 100 steps on two seeds that are not reported."""
     start, arms = time.perf_counter(), list(experiments.RANK_ARMS)
     measures = {"effective_rank": geometry.effective_rank, "participation_ratio": geometry.participation_ratio}
     rates = {

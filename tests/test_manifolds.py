@@ -29,6 +29,42 @@ def test_a_planted_entropy_coordinate_is_found_at_fixed_position(draw):
     assert math.isnan(fixed)
 
 
+def test_within_tokens_only_what_goes_beyond_the_token_counts(draw):
+    tokens = torch.randint(0, 3, (400, 6), generator=draw)
+    entropy = torch.rand(400, 6, generator=draw, dtype=torch.float64)
+    means = 100 * torch.randn(3, 7, generator=draw, dtype=torch.float64)
+    axis = torch.randn(1, 7, generator=draw, dtype=torch.float64)
+    noise = 0.001 * torch.randn(400, 6, 7, generator=draw, dtype=torch.float64)
+    points = means[tokens] + 10 * entropy[..., None] * axis + noise
+    assert manifolds.entropy_correlation(points, entropy)[1] < 0.9  # the tokens are what varies most
+    assert manifolds.entropy_correlation_within(points, entropy, tokens) > 0.99
+    assert manifolds.entropy_correlation_within(means[tokens] + noise, entropy, tokens) < 0.2
+    by_token = tokens.double()  # entropy a function of the token: nothing is left
+    assert math.isnan(manifolds.entropy_correlation_within(points, by_token, tokens))
+
+
+def test_readable_is_the_share_that_the_entropy_axis_tells(draw):
+    settings, _ = small("lstm")
+    fit, judge = (manifolds.fresh_batch(settings, which, 100) for which in (0, 1))
+
+    class Entropy(torch.nn.Module):
+        """The posterior's entropy in bits along one axis of eight, the rest noise."""
+
+        norm, head = torch.nn.Identity(), torch.nn.Linear(8, 3)
+        share = 1.0
+
+        def record(self, inputs):
+            batch = fit if torch.equal(inputs, fit.inputs) else judge
+            entropy = torch.special.entr(batch.posterior).sum(-1, keepdim=True)
+            noise = torch.randn(*entropy.shape[:2], 8, generator=draw)
+            return [{"residual": noise + torch.nn.functional.pad(100 * self.share * entropy, (3, 4))}]
+
+    told = Entropy()
+    assert manifolds.measure(told, fit, judge, draw)["readable"] > 0.99
+    told.share = 0.0
+    assert abs(manifolds.measure(told, fit, judge, draw)["readable"]) < 0.02
+
+
 def test_the_entropy_axis_is_the_planted_one(draw):
     points = torch.randn(500, 6, generator=draw, dtype=torch.float64)
     direction = torch.randn(6, generator=draw, dtype=torch.float64)

@@ -133,7 +133,7 @@ def test_the_rank_record_measures_what_it_says():
         assert torch.equal(targets[:, 3].sort().values, targets[:, 0].sort().values)
     start = experiments.rank_weights(4, seeds)
     for k, arm in enumerate(arms):
-        rates = {name: 1.0 * experiments.RANK_ARMS[arm].get(name, 1.0) for name in attention.WEIGHTS}
+        rates = {name: 0.1 * experiments.RANK_ARMS[arm].get(name, 1.0) for name in attention.WEIGHTS}
         weights, losses = start, []
         for inputs, targets in batches[:5]:  # one step at a time
             run = training.descend(inputs, weights, targets[:, k], rates, 1)
