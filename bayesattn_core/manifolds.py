@@ -34,7 +34,7 @@ def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
 
 def entropy_correlation_within(points: Tensor, entropy: Tensor, tokens: Tensor) -> float:
     """As at fixed position in `entropy_correlation`, and at fixed token too, once the mean of every token's points is taken
-    away: what is told beyond what was just shown. tokens (B, T) int64. NaN if the entropy differs nowhere.
+    away: what is told beyond what was just shown. tokens (B, T) int64. NaN if nowhere both differ.
 
     Raises ValueError for shapes that do not fit.
     """

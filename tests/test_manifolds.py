@@ -84,6 +84,8 @@ def test_measures_of_a_network(architecture, draw):
     assert not torch.equal(fit.inputs, judge.inputs)
     found = manifolds.measure(model, fit, judge, draw)
     assert ("keys" in found) == (architecture == "transformer")
+    beyond = found.pop("correlation_within")  # the MLP holds nothing beyond the token
+    assert math.isnan(beyond) if architecture == "mlp" else 0 < beyond < 1
     assert all(math.isfinite(value) for value in found.values())
     evaluated = networks.evaluate(model, judge)["kl"].mean().item()
     assert found["kl"] == pytest.approx(evaluated, rel=1e-4)
