@@ -19,7 +19,7 @@ from sphinx.util.docutils import SphinxRole
 from . import figures, records, results
 
 OFFERED = {"svg": "SVG", "pdf": "PDF", "png": "PNG, 300 dpi", "json": "numbers, JSON"}
-STEPPED = ("fig-free-values",)
+STEPPED = ("fig-free-values", "fig-sculpting")
 
 
 class ResultRole(SphinxRole):

@@ -427,7 +427,7 @@ def cells() -> dict[str, dict]:
             if not (task.startswith("recall") and architecture == "mlp" and task != "recall-8")
         },
         # the best of the header's cells, trained on the exact posterior instead of sampled labels; and four times longer
-        "hmm-header-sticky-mamba-soft": cell("hmm-header-sticky", "mamba", soft=True, seeds=3),
+        "hmm-header-sticky-mamba-soft": cell("hmm-header-sticky", "mamba", soft=True),
         "hmm-header-sticky-mamba-long": cell("hmm-header-sticky", "mamba", steps=16_000, seeds=1),
         # the same value path with three ways of mixing it
         **{
