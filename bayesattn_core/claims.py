@@ -57,6 +57,22 @@ def sign_flip_p(differences: Tensor) -> float:
     return (means >= means[0] * (1 - 1e-12)).double().mean().item()
 
 
+def c1(differences: float, autograd: float) -> Verdict:
+    """C1, the closed-form gradients: worst relative errors against finite differences (falsified above 1e-7) and autograd
+    (above 1e-12), in float64."""
+    right = differences <= 1e-7 and autograd <= 1e-12
+    because = f"worst relative errors {differences:.0e} (finite differences) and {autograd:.0e} (autograd)"
+    return Verdict("C1", VERDICTS[0 if right else 2], because)
+
+
+def c2(slopes: dict[str, float]) -> Verdict:
+    """C2, first-order prediction: {what is moved: log-log slope of the remainder against the rate}. O(η²) is a slope of 2;
+    falsified below 1.9."""
+    right = min(slopes.values()) >= 1.9
+    because = "slopes of the remainder: " + ", ".join(f"{what} {slope:.2f}" for what, slope in slopes.items())
+    return Verdict("C2", VERDICTS[0 if right else 2], because)
+
+
 C4_RIVALS = ("o-x10", "qk-x10", "sum-matched", "total-matched", "tuned-sgd")
 
 

@@ -215,3 +215,10 @@ def test_c9_and_c10():
     assert claims.c10(at(0.1), at(0.3), at(0.2)).verdict == "holds"
     assert claims.c10(at(0.25), at(0.3), at(0.2)).verdict == "holds in part"
     assert claims.c10(at(0.4), at(0.3), at(0.2)).verdict == "does not hold here"
+
+
+def test_c1_and_c2_have_the_limits_of_the_ledger():
+    assert claims.c1(1e-7, 1e-12).verdict == "holds"
+    assert claims.c1(1.1e-7, 1e-15).verdict == claims.c1(1e-9, 1.1e-12).verdict == "does not hold here"
+    assert claims.c2({"scores": 2.0, "values": 1.9}).verdict == "holds"
+    assert claims.c2({"scores": 2.0, "values": 1.0}).verdict == "does not hold here"

@@ -58,10 +58,50 @@ function drawFreeValues(canvas, n, k) {
     "text-anchor": "middle", "font-size": 11, fill: "#111" }, j + 1));
 }
 
+const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]]; // as in the figures
+
+function shade(part) { // of 0 to 1
+  const at = Math.max(0, Math.min(1, part)) * (VIRIDIS.length - 1), k = Math.min(Math.floor(at), VIRIDIS.length - 2);
+  return `rgb(${VIRIDIS[k].map((v, i) => Math.round(v + (at - k) * (VIRIDIS[k + 1][i] - v)))})`;
+}
+
+function drawSculpting(canvas, n, k) {
+  canvas.replaceChildren();
+  const size = 146, least = Math.min(...n.entropy), most = Math.max(...n.entropy);
+  const label = (x, text) => svg(canvas, "text", { x, y: 12, "text-anchor": "middle", "font-size": 11, fill: "#111" }, text);
+  ["values", "residual"].forEach((name, panel) => {
+    const left = panel * (size + 8), last = n[name][n[name].length - 1];
+    const centred = (frame) => {
+      const mean = [0, 1].map((d) => frame.reduce((sum, v) => sum + v[d], 0) / frame.length);
+      return frame.map((v) => v.map((x, d) => x - mean[d]));
+    };
+    const reach = 1.1 * Math.max(...centred(last).flat().map(Math.abs));
+    svg(canvas, "rect", { x: left + 0.5, y: 20.5, width: size, height: size, fill: "#fff", stroke: "#ccc" });
+    label(left + size / 2, name === "values" ? "values" : "residual stream");
+    centred(n[name][k]).forEach(([x, y], i) => svg(canvas, "circle", {
+      cx: left + size / 2 + (x / reach) * size / 2, cy: 20 + size / 2 - (y / reach) * size / 2, r: 2.4,
+      fill: shade((n.entropy[i] - least) / (most - least)) }));
+  });
+  const left = 2 * (size + 8), cell = size / n.attention[k].length;
+  label(left + size / 2, "attention");
+  svg(canvas, "rect", { x: left + 0.5, y: 20.5, width: size, height: size, fill: "#fff", stroke: "#ccc" });
+  n.attention[k].forEach((row, i) => row.slice(0, i + 1).forEach((share, j) => {
+    const grey = Math.round(255 * (1 - Math.min(1, share / 0.5)));
+    svg(canvas, "rect", { x: left + j * cell, y: 20 + i * cell, width: cell + 0.2, height: cell + 0.2, fill: `rgb(${grey},${grey},${grey})` });
+  }));
+}
+
+const percent = (share) => `${Math.round(100 * share)} %`;
+const STEPPED = { // by figure: its drawing, what is said of a frame, milliseconds between frames
+  "fig-free-values": [drawFreeValues, (n, k) => `step ${n.step[k]}, loss ${n.loss[k].toFixed(2)} nats`, 150],
+  "fig-sculpting": [drawSculpting, (n, k) => `step ${n.step[k]}: attention has ${percent(n.left_attention[k])} of its way to go, values ${percent(n.left_values[k])}`, 700],
+};
+
 function stepper(box) {
   const source = document.getElementById(`numbers-${box.dataset.figure}`);
   if (!source) return;
   const numbers = JSON.parse(source.textContent);
+  const [draw, say, pause] = STEPPED[box.dataset.figure];
   const last = numbers.step.length - 1;
   box.innerHTML = `
     <svg viewBox="0 0 460 232" role="img" aria-label="The figure above, one recorded step at a time">
@@ -78,8 +118,8 @@ function stepper(box) {
   function show(k) {
     range.value = Math.max(0, Math.min(last, k));
     k = Number(range.value);
-    drawFreeValues(canvas, numbers, k);
-    const told = `step ${numbers.step[k]}, loss ${numbers.loss[k].toFixed(2)} nats`;
+    draw(canvas, numbers, k);
+    const told = say(numbers, k);
     said.textContent = told;
     range.setAttribute("aria-valuetext", told);
   }
@@ -95,7 +135,7 @@ function stepper(box) {
     if (timer) return stop();
     if (Number(range.value) === last) show(0);
     play.textContent = "pause";
-    timer = setInterval(() => (Number(range.value) < last ? show(Number(range.value) + 1) : stop()), 150);
+    timer = setInterval(() => (Number(range.value) < last ? show(Number(range.value) + 1) : stop()), pause);
   });
   show(0);
 }

@@ -118,7 +118,10 @@ def fig_recall_sweep(numbers: dict) -> Figure:
             "marker": marker,
             "markeredgecolor": "0.2",
         }
-        for axis, x in zip(axes[0], (N, numbers[f"{name}_state"] / N), strict=True):
+        aside = N * 1.08 ** (LOOKS[name] - 1)  # side by side, where they are equal
+        for axis, x in zip(
+            axes[0], (aside, numbers[f"{name}_state"] / N), strict=True
+        ):
             axis.vlines(x, accuracy.min(1), accuracy.max(1), color=look["color"])
             line = figures.LINES[LOOKS[name]] if axis is axes[0, 0] else "none"
             axis.plot(
@@ -168,16 +171,21 @@ def fig_longer(numbers: dict) -> Figure:
 
 
 def fig_mixing(numbers: dict) -> Figure:
-    """Recall of eight pairs by one layer mixed in three ways.
+    """Recall of eight pairs, and the bijection, by one layer mixed in three ways.
 
-    mixings: names; recall (mixings, seeds): accuracy; chance: one in the number of values.
+    mixings: names; recall (mixings, seeds): accuracy; chance: one in the number of values; bijection (mixings, seeds): KL in
+    bits; memoryless: of its memoryless predictor.
     """
-    figure, axes = figures.canvas(height=1.6)
-    axis, places = axes[0, 0], np.arange(len(numbers["mixings"]))[::-1]
-    figures.seed_dots(axis, numbers["recall"], places)
-    axis.axvline(numbers["chance"], color="0.3", linestyle=":")
-    axis.set(
+    figure, axes = figures.canvas(1, 2, height=1.8, sharey=True)
+    places = np.arange(len(numbers["mixings"]))[::-1]
+    recall, bijection = axes[0]
+    figures.seed_dots(recall, numbers["recall"], places)
+    recall.axvline(numbers["chance"], color="0.3", linestyle=":")
+    recall.set(
         yticks=places, yticklabels=numbers["mixings"], ylim=(-0.6, 2.6), xlim=(0, 1.05),
-        xlabel="recall, N = 8: accuracy",
+        xlabel="accuracy", title="recall of eight pairs",
     )  # fmt: skip
+    figures.seed_dots(bijection, numbers["bijection"], places)
+    bijection.axvline(numbers["memoryless"], color="0.3", linestyle=":")
+    bijection.set(xscale="log", xlabel="KL(exact ‖ model), bits", title="bijection")
     return figure
