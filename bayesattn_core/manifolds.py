@@ -65,6 +65,19 @@ def entropy_axis(points: Tensor, entropy: Tensor) -> Tensor:
     return torch.linalg.solve(centred.mT @ centred + ridge, centred.mT @ told)[:, None]
 
 
+def without_entropy(points: Tensor, fitted: Tensor, entropy: Tensor) -> Tensor:
+    """points (n, d) with all that a linear reader could tell of the entropy taken away, at the least change: what the reader
+    w reads is subtracted along the direction c in which points move with entropy, x - c (w . (x - mean)) / (w . c).
+
+    w and c come from the points `fitted` (m, d) with entropies (m,). Source: Belrose et al., arXiv:2306.03819, for one number.
+    """
+    d = checks.tensor("points", points, dims=2).shape[-1]
+    checks.tensor("fitted", fitted, dims=2, last=(None, d))
+    w, mean = entropy_axis(fitted, entropy), fitted.mean(0)  # (d, 1), (d,)
+    c = (fitted - mean).mT @ (entropy - entropy.mean())[:, None]
+    return points - (points - mean) @ w @ c.mT / (w.mT @ c)
+
+
 @torch.no_grad()
 def measure(
     model: models.Model, fit: tunnels.Batch, judge: tunnels.Batch, generator: torch.Generator
@@ -75,8 +88,8 @@ def measure(
     between sequences; correlation_within: see entropy_correlation_within; readable: share of the entropy's variance that the
     entropy axis tells; clusters, clusters_shuffled: the share of the points' variance that the means of the targets' classes
     explain, and with targets shuffled likewise; participation_ratio, effective_rank of the points; kl, kl_without_entropy,
-    kl_without_first, kl_without_random: KL(exact || model) in bits as it is, and with the points' variation along the entropy
-    axis, the first principal axis, and a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean
+    kl_without_first, kl_without_random: KL(exact || model) in bits as it is, with the entropy taken away (see without_entropy), and
+    with the points' variation along the first principal axis, and along a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean
     absolute cosine of the keys of a sequence, over layers and heads, and of random vectors of their dimension.
     """
     inside, supervised = model.record(judge.inputs), judge.supervised[0]
@@ -103,20 +116,17 @@ def measure(
     missed = entropy.flatten() - told.mean() - (flat - fitted.mean(0)) @ axis[:, 0]
     found["readable"] = 1 - (missed.square().mean() / entropy.var(correction=0)).item()
 
-    def without(axes: Tensor) -> float:
+    def scored(changed: Tensor) -> float:
         residual = inside[-1]["residual"].clone()
-        residual[:, supervised] = geometry.without(flat, axes).view_as(points).to(residual.dtype)
-        return scored(residual)
-
-    def scored(residual: Tensor) -> float:
+        residual[:, supervised] = changed.view_as(points).to(residual.dtype)
         return tunnels.kl(judge.posterior, model.head(model.norm(residual)).log_softmax(-1), judge.supervised).mean
 
     random = torch.randn(10, flat.shape[-1], 1, generator=generator, dtype=flat.dtype).to(flat.device)
     found |= {
-        "kl": scored(inside[-1]["residual"]),
-        "kl_without_entropy": without(axis),
-        "kl_without_first": without(geometry.principal_axes(fitted, 1)[0]),
-        "kl_without_random": sum(without(axis) for axis in random) / len(random),
+        "kl": scored(flat),
+        "kl_without_entropy": scored(without_entropy(flat, fitted, told)),
+        "kl_without_first": scored(geometry.without(flat, geometry.principal_axes(fitted, 1)[0])),
+        "kl_without_random": sum(scored(geometry.without(flat, other)) for other in random) / len(random),
     }
     if "keys" in inside[0]:
         keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from sklearn.linear_model import LinearRegression
 
 from bayesattn_core import geometry, manifolds, networks, tunnels
 
@@ -94,6 +95,25 @@ def test_measures_of_a_network(architecture, draw):
         assert 0 < geometry.key_cosine(keys).item() < 1
 
 
+def test_without_entropy_no_line_tells_it_and_points_move_along_one_direction(draw):
+    entropy = torch.rand(400, generator=draw, dtype=torch.float64)
+    told = entropy - entropy.mean()
+    noise = torch.randn(400, 5, generator=draw, dtype=torch.float64) * torch.tensor([3.0, 1, 0.1, 1, 1]).double()
+    noise = noise - torch.outer(told, told @ noise) / told.square().sum()  # says nothing of the entropy
+    direction = torch.randn(1, 5, generator=draw, dtype=torch.float64)
+    points = noise @ torch.randn(5, 5, generator=draw, dtype=torch.float64) + entropy[:, None] * direction
+    left = manifolds.without_entropy(points, points, entropy)
+    before, after = (LinearRegression().fit(x.numpy(), entropy.numpy()).score(x.numpy(), entropy.numpy()) for x in (points, left))  # fmt: skip
+    assert before > 0.2
+    assert after < 1e-6
+    change = points - left
+    along = change @ direction.mT / direction.square().sum()
+    assert torch.allclose(change, along @ direction, atol=1e-4)
+    reader = manifolds.entropy_axis(points, entropy)  # removing the reader's own axis leaves much to be read
+    rest = geometry.without(points, reader)
+    assert LinearRegression().fit(rest.numpy(), entropy.numpy()).score(rest.numpy(), entropy.numpy()) > 0.05
+
+
 def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
     """A head that reads one axis of the residual alone."""
     settings, _ = small("mlp")
@@ -116,7 +136,7 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
     told = [batch.posterior.double().log().flatten(0, 1) for batch in (fit, judge)]
     entropy = torch.special.entr(fit.posterior.double()).sum(-1).flatten() / math.log(2)
     wide = [torch.nn.functional.pad(points, (0, 61)) for points in told]
-    left = geometry.without(wide[1], manifolds.entropy_axis(wide[0], entropy))[:, :3]
+    left = manifolds.without_entropy(wide[1], wide[0], entropy)[:, :3]
     by_hand = tunnels.kl(judge.posterior, left.view_as(judge.posterior).log_softmax(-1), judge.supervised).mean
     assert found["kl_without_entropy"] == pytest.approx(by_hand, rel=1e-3)
     assert by_hand != pytest.approx(found["kl_without_first"], rel=1e-2)
