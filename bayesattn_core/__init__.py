@@ -21,6 +21,7 @@ Modules, each using only those before it:
     figures     the style and the register of figures
     results     what chapters record and quote
     claims      verdicts on the paper's claims, as code over recorded numbers
+    ledger      the claims: what the chapters recorded about each, and the verdicts together
     pages       what the built pages add
     __main__    the commands
 """

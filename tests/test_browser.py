@@ -31,7 +31,9 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("page", ["index", "book/gradients", "book/feedback", "book/em-against-sgd", "book/notation"])
+@pytest.mark.parametrize(
+    "page", ["index", "book/gradients", "book/feedback", "book/em-against-sgd", "book/manifolds", "book/notation"]
+)
 def test_page_in_a_browser_without_network(built, page, tmp_path):
     assert pages.problems(built) == []
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -43,8 +45,11 @@ def test_page_in_a_browser_without_network(built, page, tmp_path):
     assert done.stdout.count("<mjx-container") >= formulas
     assert "<mjx-merror" not in done.stdout
     if page.startswith("book/"):
-        assert formulas > 15
+        assert formulas > (5 if page == "book/manifolds" else 15)
         assert not re.search(r"\\\(|\\\[", re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL))
     if page == "book/feedback":  # the stepper has drawn its first frame
         assert re.search(r"<output>step 0, loss \d\.\d\d nats</output>", done.stdout)
         assert done.stdout.count("<rect", done.stdout.index('class="stepper"')) > 25
+    if page == "book/manifolds":
+        assert "<output>step 0: attention has 100 % of its way to go, values 100 %</output>" in done.stdout
+        assert done.stdout.count("<circle", done.stdout.index('class="stepper"')) >= 240

@@ -1,0 +1,99 @@
+"""The ledger is what the chapters recorded: re-derived here, and every drift of a number names its claim."""
+
+import json
+import math
+
+import pytest
+
+from bayesattn_core import claims, ledger, records, results
+
+OWN = results.read("ledger")
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """The table as the committed notebook shows it, by claim."""
+    notebook = json.loads((records.BOOK / "ledger.ipynb").read_text())
+    shown = [
+        "".join(output["data"]["text/markdown"])
+        for cell in notebook["cells"]
+        for output in cell.get("outputs", [])
+        if "text/markdown" in output.get("data", {})
+    ]
+    (table,) = shown
+    rows = [[part.strip() for part in line.strip("|").split(" | ")] for line in table.splitlines()]
+    return rows[0], {row[0]: row for row in rows[2:]}
+
+
+def test_every_claim_has_its_row(printed):
+    assert list(printed[1]) == list(ledger.LEDGER) == [f"C{k}" for k in range(1, 19)]
+
+
+@pytest.mark.parametrize("number", ledger.LEDGER)
+def test_a_row_is_what_the_chapters_recorded(number, printed):
+    columns, rows = printed
+    derived = ledger.row(number)
+    assert rows[number] == [derived[name] for name in columns], (
+        f"{number}: run `make execute CHAPTERS=book/ledger.ipynb`"
+    )
+    assert ledger.drift(number, OWN) == []
+
+
+NUMBERS = [(number, reference) for number, claim in ledger.LEDGER.items() for reference in claim.evidence.values()]
+
+
+@pytest.mark.parametrize(("number", "reference"), NUMBERS)
+def test_a_number_that_moves_by_more_than_its_tolerance_names_its_claim(number, reference, monkeypatch):
+    chapter, _, name = reference.partition(":")
+    honest = results.read
+
+    def moved(asked, *rest):
+        found = honest(asked, *rest)
+        if asked == chapter:
+            by = max(1.01 * found[name]["tolerance"], 1e-12)
+            found[name] = found[name] | {"value": found[name]["value"] + by}
+        return found
+
+    monkeypatch.setattr(results, "read", moved)
+    (told,) = ledger.drift(number, OWN)
+    assert told.startswith(f"{number}: {reference} has value")
+
+
+def test_a_verdict_that_changes_is_seen(monkeypatch):
+    honest = results.read
+
+    def moved(asked, *rest):
+        found = honest(asked, *rest)
+        if asked == "architectures":
+            found["C14"] = found["C14"] | {"value": "holds"}
+        return found
+
+    assert ledger.row("C14")["verdict here"] == f"**{OWN['C14 architectures:C14']['value']}**"
+    monkeypatch.setattr(results, "read", moved)
+    assert ledger.row("C14")["verdict here"] == "**holds**"
+    assert [told.split(":")[0] for told in ledger.drift("C14", OWN)] == ["C14"]
+
+
+def test_settings_that_differ_hold_in_part():
+    yes, part, no = claims.VERDICTS
+    assert ledger.together({"a": no, "b": no}) == no
+    assert ledger.together({"a": yes, "b": no}) == ledger.together({"a": part, "b": no}) == part
+    with pytest.raises(ValueError, match="verdicts must not be empty"):
+        ledger.together({})
+    with pytest.raises(ValueError, match="verdict must be one of"):
+        ledger.together({"a": "perhaps"})
+    with pytest.raises(ValueError, match="number must be one of C1, "):
+        ledger.row("C19")
+    with pytest.raises(ValueError, match="reference must be one of"):
+        ledger.quoted("architectures:nothing")
+
+
+def test_every_figure_and_page_that_is_named_is_there():
+    for number, claim in ledger.LEDGER.items():
+        for reference in claim.figures:
+            chapter, figure_id = reference.split(":")
+            notebook = json.loads((records.BOOK / f"{chapter}.ipynb").read_text())
+            names = [cell["metadata"].get("mystnb", {}).get("figure", {}).get("name") for cell in notebook["cells"]]
+            assert figure_id in names, f"{number}: {reference}"
+        assert all(math.isfinite(ledger.quoted(reference)["value"]) for reference in claim.evidence.values())
+        assert ledger.scope(claim)
