@@ -289,9 +289,9 @@ def row(number: str, own: dict[str, dict] | None = None) -> dict[str, str]:
     return {
         "claim": number,
         "the paper says": claim.says,
+        "verdict here": verdict,
         "measured": "; ".join(measured),
         "budget": scope(claim),
-        "verdict here": verdict,
         "see": ", ".join(f"{{numref}}`{reference.split(':')[1]}`" for reference in claim.figures),
     }
 
