@@ -36,6 +36,15 @@ def tensor(
     return value
 
 
+def members(name: str, labels: object, n: int) -> Tensor:
+    """One-hot rows (..., n, classes) int64 of labels (..., n) int64; TypeError or ValueError if they are not whole numbers from 0."""
+    tensor(name, labels, last=(n,), floating=False)
+    if labels.dtype != torch.int64 or labels.min() < 0:
+        least = labels.min().item()
+        raise ValueError(f"{name} must be int64 and not negative, got {labels.dtype} and a least entry of {least}")
+    return torch.nn.functional.one_hot(labels)
+
+
 def integer(name: str, value: object, *, least: int = 0, most: int = 2**63 - 1) -> int:
     """Return `value` if it is a whole number from `least` to `most`; TypeError or ValueError if not."""
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -44,14 +44,22 @@ def relative_distance(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).flatten(-2).norm(dim=-1) / b.flatten(-2).norm(dim=-1)
 
 
+def centred(name: str, points: Tensor) -> Tensor:
+    """points (..., n, d) less their mean. ValueError, which names them, for points that are all the same."""
+    if bool((points == points[..., :1, :]).flatten(-2).all(-1).any()):
+        raise ValueError(f"{name} must not all be the same, got a variance of 0")
+    return points - points.mean(-2, keepdim=True)
+
+
 def cka(a: Tensor, b: Tensor) -> Tensor:
     """Linear centred kernel alignment of points a (..., n, d) and b (..., n, d'), (...), from 0 to 1.
 
     1 if they are equal up to rotation, scale and shift. Source: Kornblith et al., arXiv:1905.00414.
+    Raises ValueError for points that are all the same.
     """
     n = checks.tensor("a", a, dims=2).shape[-2]
     checks.tensor("b", b, last=(n, None))
-    a, b = a - a.mean(-2, keepdim=True), b - b.mean(-2, keepdim=True)
+    a, b = centred("a", a), centred("b", b)
 
     def overlap(x: Tensor, y: Tensor) -> Tensor:
         return (x.mT @ y).square().sum((-2, -1))
@@ -62,11 +70,12 @@ def cka(a: Tensor, b: Tensor) -> Tensor:
 def principal_axes(points: Tensor, count: int = 2) -> tuple[Tensor, Tensor]:
     """The first principal axes (..., d, count) of points (..., n, d), and the share of variance along each (..., count).
 
-    The sign of each axis makes its largest entry positive. Raises ValueError for more axes than there are dimensions.
+    The sign of each axis makes its largest entry positive. Raises ValueError for more axes than there are dimensions, and
+    for points that are all the same.
     """
     n, d = checks.tensor("points", points, dims=2).shape[-2:]
     checks.integer("count", count, least=1, most=min(n, d))
-    _, sizes, axes = torch.linalg.svd(points - points.mean(-2, keepdim=True), full_matrices=False)
+    _, sizes, axes = torch.linalg.svd(centred("points", points), full_matrices=False)
     axes = axes.mT[..., :count]
     largest = axes.gather(-2, axes.abs().argmax(-2, keepdim=True))
     return axes * largest.sign(), (sizes.square() / sizes.square().sum(-1, keepdim=True))[..., :count]
@@ -78,11 +87,8 @@ def spectrum(points: Tensor) -> Tensor:
     Raises ValueError for points that are all the same.
     """
     checks.tensor("points", points, dims=2)
-    power = torch.linalg.svdvals(points - points.mean(-2, keepdim=True)).square()
-    total = power.sum(-1, keepdim=True)
-    if bool((total == 0).any()):
-        raise ValueError("points must not all be the same, got a variance of 0")
-    return power / total
+    power = torch.linalg.svdvals(centred("points", points)).square()
+    return power / power.sum(-1, keepdim=True)
 
 
 def participation_ratio(points: Tensor) -> Tensor:
@@ -102,37 +108,40 @@ def explained(points: Tensor, labels: Tensor) -> Tensor:
     """Share of the variance of points (..., n, d) that the means of their classes explain, (...), from 0 to 1; labels
     (..., n) int64. Of labels that say nothing, about (classes - 1) / (n - 1).
 
-    Raises ValueError for points that are all the same.
+    Raises ValueError for points that are all the same, and for negative labels.
     """
     n = checks.tensor("points", points, dims=2).shape[-2]
-    checks.tensor("labels", labels, last=(n,), floating=False)
-    members = torch.nn.functional.one_hot(labels).to(points.dtype)  # (..., n, classes)
-    centred = points - points.mean(-2, keepdim=True)
-    total = centred.square().sum((-2, -1))
-    if bool((total == 0).any()):
-        raise ValueError("points must not all be the same, got a variance of 0")
-    sums, counts = members.mT @ centred, members.sum(-2).clamp(min=1)
-    return (sums.square().sum(-1) / counts).sum(-1) / total
+    members = checks.members("labels", labels, n).to(points.dtype)  # (..., n, classes)
+    apart = centred("points", points)
+    sums, counts = members.mT @ apart, members.sum(-2).clamp(min=1)
+    return (sums.square().sum(-1) / counts).sum(-1) / apart.square().sum((-2, -1))
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     """Angles in radians, smallest first, between the spans of the columns of a (..., d, k) and b (..., d, m).
 
     (..., min(k, m)). Columns must be independent, but need not be orthonormal. By cosines, so angles below about 1e-8
-    (float64) read as 0. Raises ValueError for more columns than dimensions.
+    (float64) read as 0. Raises ValueError for more columns than dimensions and for columns that depend on each other,
+    TypeError for a and b of different dtypes.
     """
     d, k = checks.tensor("a", a, dims=2).shape[-2:]
     m = checks.tensor("b", b, dims=2, last=(d, None)).shape[-1]
     if max(k, m) > d:
         raise ValueError(f"a and b must have at most {d} columns, got {k} and {m}")
+    if a.dtype != b.dtype:
+        raise TypeError(f"b must have the dtype of a, {a.dtype}, got {b.dtype}")
+    for name, columns in (("a", a), ("b", b)):
+        if bool((torch.linalg.matrix_rank(columns) < columns.shape[-1]).any()):
+            raise ValueError(f"{name} must have independent columns, got columns that depend on each other")
     cosines = torch.linalg.svdvals(torch.linalg.qr(a)[0].mT @ torch.linalg.qr(b)[0])
     return cosines.clamp(max=1).acos()
 
 
-def key_cosine(keys: Tensor) -> Tensor:
-    """Mean absolute cosine of different keys (..., n, d), (...): 0 if all are orthogonal, about sqrt(2 / (π d)) at random.
+def key_cosine(keys: Tensor, labels: Tensor | None = None) -> Tensor:
+    """Mean absolute cosine of pairs of different keys (..., n, d), (...): 0 if all are orthogonal, about sqrt(2 / (π d)) at
+    random. With labels (..., n) int64, which broadcast, only of pairs whose labels differ.
 
-    Raises ValueError for fewer than two keys or a key that is 0.
+    Raises ValueError for fewer than two keys, a key that is 0, or labels of which no two differ.
     """
     n = checks.tensor("keys", keys, dims=2).shape[-2]
     if n < 2:
@@ -141,7 +150,12 @@ def key_cosine(keys: Tensor) -> Tensor:
     if bool((norms == 0).any()):
         raise ValueError("keys must not be 0, got a key of norm 0")
     cosines = (keys / norms @ (keys / norms).mT).abs()
-    return (cosines.sum((-2, -1)) - cosines.diagonal(dim1=-2, dim2=-1).sum(-1)) / (n * (n - 1))
+    labels = torch.arange(n, device=keys.device) if labels is None else labels
+    checks.tensor("labels", labels, last=(n,), floating=False)
+    differ = (labels[..., :, None] != labels[..., None, :]).to(keys.dtype)
+    if bool((differ.sum((-2, -1)) == 0).any()):
+        raise ValueError("labels must differ somewhere, got labels that are all the same")
+    return (cosines * differ).sum((-2, -1)) / differ.sum((-2, -1))
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:

@@ -14,15 +14,24 @@ from torch import Tensor
 
 from . import checks, geometry, models, networks, tasks, tunnels
 
+LEAST_GROUP = 20  # sequences that must share a token at a position for a rank correlation among them
+
+
+def varying(name: str, values: Tensor) -> Tensor:
+    """Return values if they are not all the same; ValueError, which names them, if they are."""
+    if values.max() == values.min():
+        raise ValueError(f"{name} must vary, got {values.flatten()[0].item():g} everywhere")
+    return values
+
 
 def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
     """|rank correlation| of the first principal coordinate of points (B, T, d) with entropies (B, T): over all points, and
     at fixed position (the mean over positions at which the entropy differs between sequences; NaN if there is none).
 
-    The axis is that of all points in both. Raises ValueError for shapes that do not fit.
+    The axis is that of all points in both. Raises ValueError for shapes that do not fit and for entropies that do not vary.
     """
     B, T = checks.tensor("points", points, dims=3).shape[:2]
-    checks.tensor("entropy", entropy, last=(B, T))
+    varying("entropy", checks.tensor("entropy", entropy, last=(B, T)))
     axes, _ = geometry.principal_axes(points.flatten(0, 1), 1)
     coordinate = (points @ axes)[..., 0]
     overall = geometry.spearman(coordinate.flatten(), entropy.flatten()).abs().item()
@@ -32,49 +41,61 @@ def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
     return overall, geometry.spearman(coordinate[:, varied].mT, entropy[:, varied].mT).abs().mean().item()
 
 
+def without_tokens(points: Tensor, tokens: Tensor) -> Tensor:
+    """points (B, T, d) less the mean of all points with the same token; tokens (B, T) int64."""
+    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
+    members = checks.members("tokens", tokens, T).to(points.dtype).flatten(0, 1)  # (B T, tokens)
+    flat = points.reshape(-1, d)
+    means = members.mT @ flat / members.sum(0).clamp(min=1)[:, None]
+    return (flat - members @ means).view(B, T, d)
+
+
 def entropy_correlation_within(points: Tensor, entropy: Tensor, tokens: Tensor) -> float:
     """As at fixed position in `entropy_correlation`, and at fixed token too, once the mean of every token's points is taken
-    away: what is told beyond what was just shown. tokens (B, T) int64. NaN if nowhere both differ.
+    away: what is told beyond what was just shown. tokens (B, T) int64. The mean over groups of at least LEAST_GROUP
+    sequences with the same token at the same position; NaN if in none of them both differ.
 
-    Raises ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit and for negative tokens.
     """
     B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
     checks.tensor("entropy", entropy, last=(B, T))
-    checks.tensor("tokens", tokens, last=(B, T), floating=False)
-    members = torch.nn.functional.one_hot(tokens.flatten()).to(points.dtype)  # (B T, tokens)
-    flat = points.reshape(-1, d)
-    means = members.mT @ flat / members.sum(0).clamp(min=1)[:, None]
-    apart = flat - members @ means
-    coordinate = (apart @ geometry.principal_axes(apart, 1)[0]).view(B, T)
+    apart = without_tokens(points, tokens)
+    flat = apart.view(-1, d)
+    if flat.norm() <= 1e-9 * points.norm():
+        return math.nan  # nothing but tokens
+    coordinate = (flat @ geometry.principal_axes(flat, 1)[0]).view(B, T)
     found = []
     for t in range(T):
         for token in tokens[:, t].unique():
             same = tokens[:, t] == token
             x, H = coordinate[same, t], entropy[same, t]
-            if H.max() - H.min() > 1e-6 and x.max() > x.min():
+            if len(x) >= LEAST_GROUP and H.max() - H.min() > 1e-6 and x.max() > x.min():
                 found.append(geometry.spearman(x, H).abs())
     return torch.stack(found).mean().item() if found else math.nan
 
 
-def entropy_axis(points: Tensor, entropy: Tensor) -> Tensor:
-    """The direction (d, 1) along which points (n, d) best tell the entropy (n,), by least squares after centring."""
+def reader(points: Tensor, told: Tensor) -> Tensor:
+    """The direction (d, 1) along which points (n, d) best tell the numbers told (n,), by least squares after centring.
+
+    Raises ValueError for numbers, or points, that are all the same."""
     d = checks.tensor("points", points, dims=2).shape[-1]
-    checks.tensor("entropy", entropy, last=(points.shape[0],))
-    centred, told = points - points.mean(0), entropy - entropy.mean()
-    ridge = 1e-6 * centred.square().sum() / d * torch.eye(d, dtype=points.dtype, device=points.device)
-    return torch.linalg.solve(centred.mT @ centred + ridge, centred.mT @ told)[:, None]
+    varying("told", checks.tensor("told", told, last=(points.shape[0],)))
+    x, y = geometry.centred("points", points), told - told.mean()
+    ridge = 1e-6 * x.square().sum() / d * torch.eye(d, dtype=points.dtype, device=points.device)
+    return torch.linalg.solve(x.mT @ x + ridge, x.mT @ y)[:, None]
 
 
-def without_entropy(points: Tensor, fitted: Tensor, entropy: Tensor) -> Tensor:
-    """points (n, d) with all that a linear reader could tell of the entropy taken away, at the least change: what the reader
-    w reads is subtracted along the direction c in which points move with entropy, x - c (w . (x - mean)) / (w . c).
+def erased(points: Tensor, fitted: Tensor, told: Tensor) -> Tensor:
+    """points (n, d) with all that a linear reader could tell of some numbers taken away, at the least change: what the reader
+    w reads is subtracted along the direction c in which points move with them, x - c (w . (x - mean)) / (w . c).
 
-    w and c come from the points `fitted` (m, d) with entropies (m,). Source: Belrose et al., arXiv:2306.03819, for one number.
+    w and c come from the points `fitted` (m, d) with the numbers told (m,). Source: Belrose et al., arXiv:2306.03819, for one
+    number. Raises what `reader` raises.
     """
     d = checks.tensor("points", points, dims=2).shape[-1]
     checks.tensor("fitted", fitted, dims=2, last=(None, d))
-    w, mean = entropy_axis(fitted, entropy), fitted.mean(0)  # (d, 1), (d,)
-    c = (fitted - mean).mT @ (entropy - entropy.mean())[:, None]
+    w, mean = reader(fitted, told), fitted.mean(0)  # (d, 1), (d,)
+    c = (fitted - mean).mT @ (told - told.mean())[:, None]
     return points - (points - mean) @ w @ c.mT / (w.mT @ c)
 
 
@@ -84,13 +105,15 @@ def measure(
 ) -> dict[str, float]:
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
-    correlation, correlation_fixed: see entropy_correlation; correlation_shuffled: at fixed position with entropies shuffled
-    between sequences; correlation_within: see entropy_correlation_within; readable: share of the entropy's variance that the
-    entropy axis tells; clusters, clusters_shuffled: the share of the points' variance that the means of the targets' classes
-    explain, and with targets shuffled likewise; participation_ratio, effective_rank of the points; kl, kl_without_entropy,
-    kl_without_first, kl_without_random: KL(exact || model) in bits as it is, with the entropy taken away (see without_entropy), and
-    with the points' variation along the first principal axis, and along a random axis (mean of ten) removed; for a Transformer keys, keys_random: mean
-    absolute cosine of the keys of a sequence, over layers and heads, and of random vectors of their dimension.
+    correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within;
+    correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; readable: share of the
+    entropy's variance that its linear reader tells; clusters, clusters_shuffled: the share of the points' variance that the
+    means of the targets' classes explain, and with targets shuffled likewise; participation_ratio, effective_rank of the
+    points; kl, kl_without_entropy, kl_without_line, kl_without_random, kl_without_first: KL(exact || model) in bits as it is,
+    with the entropy erased (see erased), with a random linear function of the points erased in the same way, and with
+    the points' variation along a random axis (means of ten) and along the first principal axis removed; for a Transformer
+    keys, keys_random: mean absolute cosine of the keys of different tokens of a sequence, turned by their positions as the
+    scores use them, over layers and heads, and of random vectors of their dimension.
     """
     inside, supervised = model.record(judge.inputs), judge.supervised[0]
     points = inside[-1]["residual"][:, supervised].double()
@@ -104,6 +127,9 @@ def measure(
         "correlation_fixed": fixed,
         "correlation_shuffled": entropy_correlation(points, entropy.gather(0, order))[1],
         "correlation_within": entropy_correlation_within(points, entropy, judge.inputs[:, supervised]),
+        "correlation_within_shuffled": entropy_correlation_within(
+            points, entropy.gather(0, order), judge.inputs[:, supervised]
+        ),
         "clusters": geometry.explained(flat, targets.flatten()).item(),
         "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
         "participation_ratio": geometry.participation_ratio(flat).item(),
@@ -112,7 +138,7 @@ def measure(
     fitted = model.record(fit.inputs)[-1]["residual"][:, supervised].double().flatten(0, 1)
     told = tasks.entropy(fit.posterior[:, supervised].double()).flatten() / math.log(2)
 
-    axis = entropy_axis(fitted, told)
+    axis = reader(fitted, told)
     missed = entropy.flatten() - told.mean() - (flat - fitted.mean(0)) @ axis[:, 0]
     found["readable"] = 1 - (missed.square().mean() / entropy.var(correction=0)).item()
 
@@ -124,18 +150,24 @@ def measure(
     random = torch.randn(10, flat.shape[-1], 1, generator=generator, dtype=flat.dtype).to(flat.device)
     found |= {
         "kl": scored(flat),
-        "kl_without_entropy": scored(without_entropy(flat, fitted, told)),
+        "kl_without_entropy": scored(erased(flat, fitted, told)),
+        "kl_without_line": sum(scored(erased(flat, fitted, fitted @ other[:, 0])) for other in random) / len(random),
         "kl_without_first": scored(geometry.without(flat, geometry.principal_axes(fitted, 1)[0])),
         "kl_without_random": sum(scored(geometry.without(flat, other)) for other in random) / len(random),
     }
     if "keys" in inside[0]:
         keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)
-        found["keys"] = geometry.key_cosine(keys).mean().item()
-        found["keys_random"] = geometry.key_cosine(torch.randn(keys.shape, generator=generator)).mean().item()
+        tokens = judge.inputs[:, None]  # the same for all heads
+        found["keys"] = geometry.key_cosine(keys, tokens).mean().item()
+        random = torch.randn(keys.shape, generator=generator).to(keys.device)
+        found["keys_random"] = geometry.key_cosine(random, tokens).mean().item()
     return found
 
 
 def fresh_batch(settings: networks.Settings, which: int, sequences: int = 500) -> tunnels.Batch:
     """Sequences of a run's task for diagnostics, apart from those of training and of evaluation."""
+    if not isinstance(settings, networks.Settings):
+        raise TypeError(f"settings must be networks.Settings, got {type(settings).__name__}")
+    checks.integer("sequences", sequences, least=1)
     seed = 2 * networks.EVALUATION_SEED + 2 * settings.seed + checks.integer("which", which, most=1)
     return settings.tunnel.draw(torch.Generator().manual_seed(seed), sequences, dtype=torch.float32)

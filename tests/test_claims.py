@@ -1,5 +1,7 @@
 """Verdicts on made-up numbers whose verdict is plain."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -199,19 +201,30 @@ def test_c7():
     assert judged((3, 3, 4), (3, 6, 12)) == "holds"
     assert judged((3, 4, 4), (3, 6, 12)) == "holds in part"  # 4 > 7 / 2
     assert judged((3, 3, 4), (3, 3, 12)) == "holds in part"
+    assert judged((3, 4, 4), (3, 3, 12)) == "does not hold here"  # clearly below once, and clearly above once
     assert judged((3, 7, 15), (3, 7, 15)) == "does not hold here"
+    with pytest.raises(ValueError, match="one of them 8 or more, got \\[2, 4, 6\\]"):
+        claims.c7(torch.ones(3, 5), torch.ones(3, 5), [2, 4, 6])
+    with pytest.raises(ValueError, match="classes must be the 3 of the ranks"):
+        claims.c7(torch.ones(3, 5), torch.ones(3, 5), [8, 16])
 
 
 def test_c8():
-    assert claims.c8(at(0.9), at(0.1), at(0.3)).verdict == "holds"
-    assert claims.c8(at(0.3), at(0.1), at(0.3)).verdict == "holds in part"
-    assert claims.c8(at(0.1), at(0.1), at(0.05)).verdict == "does not hold here"
+    def judged(aligned, random, **controls):
+        return claims.c8(at(aligned), at(random), {name: at(value) for name, value in controls.items()})
+
+    assert judged(0.9, 0.1, strongest=0.3, shuffled=0.4).verdict == "holds"
+    verdict = judged(0.4, 0.1, strongest=0.3, shuffled=0.4)
+    assert verdict.verdict == "holds in part"
+    assert verdict.because.endswith("not clearly more than: shuffled")
+    assert judged(0.1, 0.1, strongest=0.05).verdict == "does not hold here"
 
 
 def test_c9_and_c10():
-    assert claims.c9(at(0.8), at(0.3), at(0.2)).verdict == "holds"
-    assert claims.c9(at(0.8), at(0.8), at(0.2)).verdict == "holds in part"
-    assert claims.c9(at(0.2), at(0.3), at(0.2)).verdict == "does not hold here"
+    assert claims.c9(at(0.95), at(0.3), at(0.2)).verdict == "holds"
+    assert claims.c9(at(0.5), at(0.3), at(0.2)).verdict == "holds in part"  # it tells of entropy, and is not entropy
+    assert claims.c9(at(0.95), at(0.95), at(0.2)).verdict == "does not hold here"
+    assert claims.c9(at(0.95), at(0.2), at(0.95)).verdict == "does not hold here"
     assert claims.c10(at(0.1), at(0.3), at(0.2)).verdict == "holds"
     assert claims.c10(at(0.25), at(0.3), at(0.2)).verdict == "holds in part"
     assert claims.c10(at(0.4), at(0.3), at(0.2)).verdict == "does not hold here"
@@ -222,3 +235,12 @@ def test_c1_and_c2_have_the_limits_of_the_ledger():
     assert claims.c1(1.1e-7, 1e-15).verdict == claims.c1(1e-9, 1.1e-12).verdict == "does not hold here"
     assert claims.c2({"scores": 2.0, "values": 1.9}).verdict == "holds"
     assert claims.c2({"scores": 2.0, "values": 1.0}).verdict == "does not hold here"
+    with pytest.raises(ValueError, match="differences must be finite"):
+        claims.c1(math.nan, 0.0)
+    with pytest.raises(ValueError, match="slopes must not be empty"):
+        claims.c2({})
+
+
+def test_seeds_that_do_not_pair_are_named():
+    with pytest.raises(ValueError, match="trained, untrained, shuffled must have the same seeds, got shapes"):
+        claims.c9(torch.ones(5), torch.ones(6), torch.ones(5))

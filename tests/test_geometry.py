@@ -162,6 +162,10 @@ def test_key_cosine(draw):
     assert geometry.key_cosine(torch.tensor([[1.0, 0], [-2, 0]])).item() == pytest.approx(1)  # absolute, not signed
     keys = torch.randn(400, 50, generator=draw, dtype=torch.float64)
     assert geometry.key_cosine(keys).item() == pytest.approx(math.sqrt(2 / (math.pi * 50)), rel=0.02)
+    twice = torch.eye(3).repeat(2, 1)  # equal keys are not different ones
+    assert geometry.key_cosine(twice).item() == pytest.approx(6 / 30)
+    assert geometry.key_cosine(twice, torch.arange(3).repeat(2)).item() == 0
+    assert geometry.key_cosine(twice.expand(4, 2, 6, 3), torch.arange(6).expand(4, 1, 6)).shape == (4, 2)
 
 
 def test_spearman_is_scipys(draw):
@@ -191,6 +195,11 @@ def test_without_an_axis_nothing_varies_along_it(draw):
         (lambda: geometry.principal_angles(torch.ones(2, 3), torch.ones(2, 1)), "at most 2 columns, got 3 and 1"),
         (lambda: geometry.key_cosine(torch.ones(1, 3)), "keys must be at least 2, got 1"),
         (lambda: geometry.key_cosine(torch.zeros(2, 3)), "keys must not be 0"),
+        (lambda: geometry.key_cosine(torch.ones(2, 3), torch.ones(2).long()), "labels must differ somewhere"),
+        (lambda: geometry.principal_axes(torch.ones(3, 2), 1), "points must not all be the same"),
+        (lambda: geometry.cka(torch.eye(3), torch.ones(3, 2)), "b must not all be the same"),
+        (lambda: geometry.principal_angles(torch.ones(3, 2), torch.eye(3)), "a must have independent columns"),
+        (lambda: geometry.explained(torch.eye(3), torch.tensor([0, -1, 1])), "labels must be int64 and not negative"),
         (lambda: geometry.spearman(torch.ones(4), torch.arange(4.0)), "entries that are all equal"),
     ],
 )

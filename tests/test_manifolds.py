@@ -40,11 +40,15 @@ def test_within_tokens_only_what_goes_beyond_the_token_counts(draw):
     assert manifolds.entropy_correlation(points, entropy)[1] < 0.9  # the tokens are what varies most
     assert manifolds.entropy_correlation_within(points, entropy, tokens) > 0.99
     assert manifolds.entropy_correlation_within(means[tokens] + noise, entropy, tokens) < 0.2
+    shown = torch.nn.functional.one_hot(tokens).double() @ means  # nothing but tokens
+    assert math.isnan(manifolds.entropy_correlation_within(shown, entropy, tokens))
+    few = slice(0, 20)  # about seven of twenty sequences share a token
+    assert math.isnan(manifolds.entropy_correlation_within(points[few], entropy[few], tokens[few]))
     by_token = tokens.double()  # entropy a function of the token: nothing is left
     assert math.isnan(manifolds.entropy_correlation_within(points, by_token, tokens))
 
 
-def test_readable_is_the_share_that_the_entropy_axis_tells(draw):
+def test_readable_is_the_share_that_the_reader_tells(draw):
     settings, _ = small("lstm")
     fit, judge = (manifolds.fresh_batch(settings, which, 100) for which in (0, 1))
 
@@ -66,10 +70,10 @@ def test_readable_is_the_share_that_the_entropy_axis_tells(draw):
     assert abs(manifolds.measure(told, fit, judge, draw)["readable"]) < 0.02
 
 
-def test_the_entropy_axis_is_the_planted_one(draw):
+def test_the_reader_is_the_planted_axis(draw):
     points = torch.randn(500, 6, generator=draw, dtype=torch.float64)
     direction = torch.randn(6, generator=draw, dtype=torch.float64)
-    axis = manifolds.entropy_axis(points, points @ direction)[:, 0]
+    axis = manifolds.reader(points, points @ direction)[:, 0]
     assert torch.allclose(axis, direction, atol=1e-3)
 
 
@@ -85,8 +89,12 @@ def test_measures_of_a_network(architecture, draw):
     assert not torch.equal(fit.inputs, judge.inputs)
     found = manifolds.measure(model, fit, judge, draw)
     assert ("keys" in found) == (architecture == "transformer")
-    beyond = found.pop("correlation_within")  # the MLP holds nothing beyond the token
-    assert math.isnan(beyond) if architecture == "mlp" else 0 < beyond < 1
+    assert set(found) >= {"correlation_within", "correlation_within_shuffled"}
+    for name in (
+        "correlation_within",
+        "correlation_within_shuffled",
+    ):  # no twenty of forty share a token; and see below
+        found.pop(name)
     assert all(math.isfinite(value) for value in found.values())
     evaluated = networks.evaluate(model, judge)["kl"].mean().item()
     assert found["kl"] == pytest.approx(evaluated, rel=1e-4)
@@ -95,21 +103,21 @@ def test_measures_of_a_network(architecture, draw):
         assert 0 < geometry.key_cosine(keys).item() < 1
 
 
-def test_without_entropy_no_line_tells_it_and_points_move_along_one_direction(draw):
+def test_once_erased_no_line_tells_it_and_points_move_along_one_direction(draw):
     entropy = torch.rand(400, generator=draw, dtype=torch.float64)
     told = entropy - entropy.mean()
     noise = torch.randn(400, 5, generator=draw, dtype=torch.float64) * torch.tensor([3.0, 1, 0.1, 1, 1]).double()
     noise = noise - torch.outer(told, told @ noise) / told.square().sum()  # says nothing of the entropy
     direction = torch.randn(1, 5, generator=draw, dtype=torch.float64)
     points = noise @ torch.randn(5, 5, generator=draw, dtype=torch.float64) + entropy[:, None] * direction
-    left = manifolds.without_entropy(points, points, entropy)
+    left = manifolds.erased(points, points, entropy)
     before, after = (LinearRegression().fit(x.numpy(), entropy.numpy()).score(x.numpy(), entropy.numpy()) for x in (points, left))  # fmt: skip
     assert before > 0.2
     assert after < 1e-6
     change = points - left
     along = change @ direction.mT / direction.square().sum()
     assert torch.allclose(change, along @ direction, atol=1e-4)
-    rest = geometry.without(points, manifolds.entropy_axis(points, entropy))  # to remove the reader's own axis is less
+    rest = geometry.without(points, manifolds.reader(points, entropy))  # to remove the reader's own axis is less
     assert LinearRegression().fit(rest.numpy(), entropy.numpy()).score(rest.numpy(), entropy.numpy()) > 0.03
 
 
@@ -132,13 +140,30 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
             return residual[..., :3]
 
     found = manifolds.measure(Told(), fit, judge, draw)
+    assert found["correlation_within"] > 3 * found["correlation_within_shuffled"]
+    assert found["kl_without_line"] > 10 * found["kl_without_random"]  # random lines move along what varies most
     told = [batch.posterior.double().log().flatten(0, 1) for batch in (fit, judge)]
     entropy = torch.special.entr(fit.posterior.double()).sum(-1).flatten() / math.log(2)
     wide = [torch.nn.functional.pad(points, (0, 61)) for points in told]
-    left = manifolds.without_entropy(wide[1], wide[0], entropy)[:, :3]
+    left = manifolds.erased(wide[1], wide[0], entropy)[:, :3]
     by_hand = tunnels.kl(judge.posterior, left.view_as(judge.posterior).log_softmax(-1), judge.supervised).mean
     assert found["kl_without_entropy"] == pytest.approx(by_hand, rel=1e-3)
     assert by_hand != pytest.approx(found["kl_without_first"], rel=1e-2)
     assert abs(found["kl"]) < 1e-6
     assert found["kl_without_first"] > 0.05
     assert found["kl_without_random"] < found["kl_without_first"] / 5
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: manifolds.entropy_correlation(torch.rand(9, 4, 3), torch.ones(9, 4)), ValueError, "entropy must vary, got 1"),
+        (lambda: manifolds.reader(torch.rand(9, 3), torch.ones(9)), ValueError, "told must vary, got 1"),
+        (lambda: manifolds.erased(torch.rand(9, 3), torch.ones(9, 3), torch.rand(9)), ValueError, "points must not all be"),
+        (lambda: manifolds.without_tokens(torch.rand(9, 4, 3), -torch.ones(9, 4).long()), ValueError, "tokens must be int64"),
+        (lambda: manifolds.fresh_batch(None, 0), TypeError, "settings must be networks.Settings, got NoneType"),
+    ],
+)  # fmt: skip
+def test_what_has_no_answer_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
