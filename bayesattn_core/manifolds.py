@@ -164,6 +164,41 @@ def measure(
     return found
 
 
+def probes(weights: dict[str, Tensor]) -> tuple[list[int], list[dict[str, Tensor]]]:
+    """What a record holds of a probe batch along training (see networks.probe): the steps, and for every layer
+    {name: (frames, B, ...)} in float64. ValueError for weights without probes."""
+    keys = [name.removeprefix("probe@").split("/") for name in weights if name.startswith("probe@")]
+    if not keys:
+        raise ValueError(f"weights must hold probes, got none among {len(weights)} tensors")
+    steps = sorted({int(step) for step, *_ in keys})
+    return steps, [
+        {
+            name: torch.stack([weights[f"probe@{step}/{layer}/{name}"] for step in steps]).double()
+            for name in sorted({kind for _, k, kind in keys if int(k) == layer})
+        }
+        for layer in range(1 + max(int(layer) for _, layer, _ in keys))
+    ]
+
+
+def side_by_side(values: Tensor) -> Tensor:
+    """Values (frames, B, heads, T, d / heads) of all heads side by side, as points (frames, B T, d)."""
+    return checks.tensor("values", values, dims=5).transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+def along_training(layers: list[dict[str, Tensor]], tokens: Tensor, shown: slice = slice(None)) -> dict[str, Tensor]:
+    """Of the layers of `probes` on tokens (B, T): attention, values (frames, layers), how far they are from their last state
+    (mean Jensen-Shannon distance of rows; relative distance of the points); keys (frames, layers, heads): mean absolute
+    cosine of the keys of different tokens at the positions `shown`, mean over sequences."""
+    tokens = checks.tensor("tokens", tokens, dims=2, floating=False)[:, None, shown]
+    found: dict[str, list[Tensor]] = {"attention": [], "values": [], "keys": []}
+    for layer in layers:
+        points = side_by_side(layer["values"])
+        found["attention"].append(geometry.jensen_shannon(layer["attention"], layer["attention"][-1]).mean((1, 2, 3)))
+        found["values"].append(geometry.relative_distance(points, points[-1]))
+        found["keys"].append(geometry.key_cosine(layer["keys"][..., shown, :], tokens).mean(1))
+    return {name: torch.stack(of, 1) for name, of in found.items()}
+
+
 def fresh_batch(settings: networks.Settings, which: int, sequences: int = 500) -> tunnels.Batch:
     """Sequences of a run's task for diagnostics, apart from those of training and of evaluation."""
     if not isinstance(settings, networks.Settings):

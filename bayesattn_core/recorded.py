@@ -412,6 +412,37 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     return records.Record(config, found, {}, records.provenance(device, time.perf_counter() - start))
 
 
+SCULPTED = ("bijection", "hmm-fixed-sticky", "recall-8")
+
+
+def record_sculpting(
+    device: torch.device, sculpted: tuple[str, ...] = SCULPTED, count: int = 12, **changes
+) -> records.Record:
+    """manifold-training: `manifolds.along_training` of every seed of some tasks' Transformers, trained again with `count` probe
+    snapshots each: metrics {task/measure: (snapshots, seeds, ...)}; in recall, keys of the values alone."""
+    start, found, when, of = time.perf_counter(), {}, {}, {}
+    for task in sculpted:
+        name = f"{task}-transformer"
+        cell, folder = CELLS[name] | changes, cell_folder(task, "transformer", "quick", {"snapshots": count} | changes)
+        of[task], rate = list(range(cell.pop("seeds"))), records.read(name).config["rate"]
+        for seed in of[task]:
+            settings = networks.settings(**cell, rate=rate, seed=seed, snapshots=count)
+            run, N = run_once(settings, folder / f"seed-{seed}", device, math.inf), getattr(settings.tunnel, "N", None)
+            when[task], layers = manifolds.probes(run.weights)
+            shown = slice(None) if N is None else slice(1, 2 * N, 2)  # recall: keys and values by turns
+            tokens = networks.draw(settings, None).inputs[: networks.PROBES]
+            for measure, values in manifolds.along_training(layers, tokens, shown).items():
+                found.setdefault(f"{task}/{measure}", []).append(values.float())
+    metrics = {name: torch.stack(parts, 1) for name, parts in found.items()}
+    config = {
+        "cells": [f"{task}-transformer" for task in sculpted],
+        "seeds": of[sculpted[0]],
+        "seeds_of": of,
+        "steps_of": when,
+    }
+    return records.Record(config, metrics, {}, records.provenance(device, time.perf_counter() - start))
+
+
 def cells() -> dict[str, dict]:
     """What record_cell is given, by the name of the record."""
 
@@ -508,6 +539,7 @@ RECORDED = {
     "lookup-frozen-content": lambda device: record_lookup_frozen(device, ("content",)),
     "manifold-rank": record_ranks,
     "manifold-networks": record_geometry,
+    "manifold-training": record_sculpting,
     **{
         name: lambda device, cell=cell, **options: record_cell(device=device, **cell, **options)
         for name, cell in CELLS.items()

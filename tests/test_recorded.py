@@ -11,7 +11,18 @@ import pytest
 import torch
 
 from bayesattn_core import __main__ as commands
-from bayesattn_core import attention, experiments, geometry, networks, recorded, records, tasks, training, tunnels
+from bayesattn_core import (
+    attention,
+    experiments,
+    geometry,
+    manifolds,
+    networks,
+    recorded,
+    records,
+    tasks,
+    training,
+    tunnels,
+)
 
 CPU = torch.device("cpu")
 
@@ -368,3 +379,48 @@ def test_a_piece_however_short_goes_on_by_a_step(dry, capsys):
     for step in (1, 2, 3):
         assert dry("short", "bijection-mlp", "--minutes", "0.0001") == 3
         assert f"time is over at rate-0.001, {step} of 40 steps" in capsys.readouterr().out
+
+
+def test_sculpting_is_measured_along_training(monkeypatch, tmp_path):
+    monkeypatch.setattr(recorded, "RUNS", tmp_path)
+    few = {"seeds": 2, "steps": 4, "parameters": 4000, "batch": 2, "sequences": 4}
+    record = recorded.record_sculpting(CPU, ("recall-8",), 3, **few)
+    assert record.config["steps_of"] == {"recall-8": [0, 1, 4]}
+    assert record.metrics["recall-8/attention"].shape == record.metrics["recall-8/values"].shape == (3, 2, 2)
+    assert record.metrics["recall-8/keys"].shape == (3, 2, 2, 4)
+    assert record.metrics["recall-8/values"][-1].abs().max() == 0
+    settings = networks.settings("recall-8", "transformer", seed=1, **{k: v for k, v in few.items() if k != "seeds"})
+    batch = networks.draw(settings, None)
+    keys = networks.build(settings).record(batch.inputs)[1]["keys"][:, 2, 1:16:2].half().double()
+    tokens = batch.inputs[:, 1:16:2]
+    unit = keys / keys.norm(dim=-1, keepdim=True)
+    cosines = (unit @ unit.mT).abs()
+    apart = [c[t[:, None] != t].mean() for c, t in zip(cosines, tokens, strict=True)]
+    assert record.metrics["recall-8/keys"][0, 1, 1, 2].item() == pytest.approx(
+        torch.stack(apart).mean().item(), rel=1e-5
+    )
+
+
+@pytest.mark.skipif("manifold-training" not in recorded.recorded_names(), reason="record manifold-training is missing")
+@pytest.mark.parametrize("task", [task for task in recorded.SCULPTED if not task.startswith("recall")])
+def test_sculpting_is_that_of_the_probes_that_are_shipped(task):
+    settings, _, record = recorded.trained(f"{task}-transformer")
+    steps, layers = manifolds.probes(record.weights)
+    sculpted = records.read("manifold-training")
+    assert sculpted.config["steps_of"][task] == steps
+    tokens = networks.draw(settings, None).inputs[: networks.PROBES]
+    for name, values in manifolds.along_training(layers, tokens).items():
+        assert torch.allclose(sculpted.metrics[f"{task}/{name}"][:, 0].double(), values, atol=0.02)
+
+
+@pytest.mark.parametrize("name", recorded.GEOMETRY_CELLS)
+def test_the_measures_of_a_network_are_those_of_its_shipped_weights(name):
+    settings, model, _ = recorded.trained(name)
+    geometries = records.read("manifold-networks")
+    c = geometries.config["cells"].index(name)
+    fit, judge = (manifolds.fresh_batch(settings, which) for which in (0, 1))
+    for k, network in enumerate((model, networks.build(settings))):
+        found = manifolds.measure(network, fit, judge, torch.Generator().manual_seed(0))
+        kept = {measure: values[c, 0, k].item() for measure, values in geometries.metrics.items()}
+        told = {measure: value for measure, value in kept.items() if not math.isnan(value)}
+        assert found == pytest.approx(told, rel=0.02, abs=2e-3)
