@@ -51,7 +51,7 @@ LEDGER = {
             "signs predicted, after SGD": "feedback:right_sgd",
             "commoner sign, after SGD": "feedback:commoner_sgd",
         },
-        ("sticky-fair-authors",),
+        ("feedback:sign_heads", "sticky-fair-authors"),
         ("feedback:fig-sign-counts",),
     ),
     "C4": Claim(
@@ -75,10 +75,9 @@ LEDGER = {
         "It also finds a better solution",
         {"at the end": "em-against-sgd:C5_end", "at each arm's best": "em-against-sgd:C5_best"},
         {
-            f"{lead}{label}": f"em-against-sgd:long_best_kl_{arm}"
-            for lead, label, arm in (
-                ("best KL to the exact answer, ", "EM-like", "em"), ("", "SGD", "sgd"), ("", "tuned SGD", "tuned-sgd")
-            )
+            f"{lead}{label}{tail}": f"em-against-sgd:long_{kind}_{arm}"
+            for start, tail, kind in (("KL to the exact answer at the end, ", "", "kl"), ("at each arm's best, ", " at best", "best_kl"))
+            for lead, label, arm in ((start, "EM-like", "em"), ("", "SGD", "sgd"), ("", "tuned SGD", "tuned-sgd"))
         },
         ("sticky-converged",),
         ("em-against-sgd:fig-convergence", "em-against-sgd:fig-training-against-truth"),
@@ -103,8 +102,9 @@ LEDGER = {
         "Value dynamics sculpt a low-dimensional manifold",
         {"": "manifolds:C7"},
         {
-            "effective rank of displaced values, 64 classes": "manifolds:rank_64_learned",
-            "shuffled labels": "manifolds:rank_64_shuffled-labels",
+            f"{lead}{label}{C} classes": f"manifolds:rank_{C}_{arm}"
+            for C, start in ((16, "effective rank of displaced values, "), (64, ""))
+            for lead, label, arm in ((start, "true labels, ", "learned"), ("", "shuffled labels, ", "shuffled-labels"))
         },
         ("manifold-rank",),
         ("manifolds:fig-ranks",),
@@ -113,8 +113,10 @@ LEDGER = {
         "Values align with the principal directions of the residual error",
         {"": "manifolds:C8"},
         {
-            "mean squared cosine of the planes": "manifolds:aligned_sgd",
-            "random planes in the space that W_O reads": "manifolds:within_sgd",
+            "mean squared cosine of the values' plane with that of the errors": "manifolds:aligned_errors_sgd",
+            "of errors to shuffled labels": "manifolds:aligned_shuffled_sgd",
+            "of the strongest directions of W_O": "manifolds:aligned_strongest_sgd",
+            "random planes in the space that W_O reads": "manifolds:aligned_readable_sgd",
             "random planes": "manifolds:random_planes",
         },
         ("sticky-fair-authors",),
@@ -128,7 +130,7 @@ LEDGER = {
             for task, label in TASKS.items()
             for name in ("fixed", "untrained")
         },
-        ("manifold-networks",),
+        tuple(f"{task}-transformer" for task in TASKS),
         ("manifolds:fig-entropy-coordinate", "manifolds:fig-manifolds"),
     ),
     "C10": Claim(
@@ -139,7 +141,7 @@ LEDGER = {
             for task, label in TASKS.items()
             for name, what in (("end", "mean absolute cosine at the end"), ("start", "at the start"), ("random", "random vectors"))
         },
-        ("manifold-networks",),
+        tuple(f"{task}-transformer" for task in TASKS),
         ("manifolds:fig-keys",),
     ),
     "C11": Claim(

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -97,3 +98,37 @@ def test_every_figure_and_page_that_is_named_is_there():
             assert figure_id in names, f"{number}: {reference}"
         assert all(math.isfinite(ledger.quoted(reference)["value"]) for reference in claim.evidence.values())
         assert ledger.scope(claim)
+
+
+def paragraphs():
+    """What the notebook says of each claim in bold, by claim."""
+    notebook = json.loads((records.BOOK / "ledger.ipynb").read_text())
+    text = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "markdown")
+    return {
+        number: bold for heads, bold in re.findall(r"^### (C[^:]*):.*\n\n\*\*([^*]*)\*\*", text, re.M) for number in heads.split(" and ")
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("number", ledger.LEDGER)
+def test_a_paragraph_opens_with_its_verdict(number):
+    verdict = ledger.together(ledger.verdicts(number))
+    opening = paragraphs()[number].removeprefix(f"{number} ").replace(f"C1 {verdict}, C2 ", "")
+    rest = opening.lower().removeprefix(verdict)
+    assert rest != opening.lower(), f"{number}: {verdict}, but the paragraph opens with {opening!r}"
+    assert rest[:1] in ".,:", f"{number}: {verdict}, but the paragraph opens with {opening!r}"
+
+
+def test_verdicts_on_manifolds_follow_from_the_records():
+    ranks, networks = records.read("manifold-rank"), records.read("manifold-networks")
+    arms = [ranks.config["arms"].index(arm) for arm in ("learned", "shuffled-labels")]
+    moved = ranks.metrics["effective_rank_moved"]
+    told = {"C7": claims.c7(*(moved[..., arm] for arm in arms), ranks.config["classes"])}
+    for task in ledger.TASKS:
+        c = networks.config["cells"].index(f"{task}-transformer")
+        fixed, shuffled = (networks.metrics[f"correlation_{kind}"][c] for kind in ("fixed", "shuffled"))
+        told[f"C9_{task}"] = claims.c9(fixed[:, 0], fixed[:, 1], shuffled[:, 0])
+        keys = networks.metrics["keys"][c]
+        told[f"C10_{task}"] = claims.c10(keys[:, 0], keys[:, 1], networks.metrics["keys_random"][c, :, 0])
+    found = results.read("manifolds")
+    for name, verdict in told.items():
+        assert (found[name]["value"], found[f"{name}_because"]["value"]) == (verdict.verdict, verdict.because)

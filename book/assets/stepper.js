@@ -69,7 +69,7 @@ function drawSculpting(canvas, n, k) {
   canvas.replaceChildren();
   const size = 146, least = Math.min(...n.entropy), most = Math.max(...n.entropy);
   const label = (x, text) => svg(canvas, "text", { x, y: 12, "text-anchor": "middle", "font-size": 11, fill: "#111" }, text);
-  ["values", "residual"].forEach((name, panel) => {
+  ["values", "contexts"].forEach((name, panel) => {
     const left = panel * (size + 8), last = n[name][n[name].length - 1];
     const centred = (frame) => {
       const mean = [0, 1].map((d) => frame.reduce((sum, v) => sum + v[d], 0) / frame.length);
@@ -77,7 +77,7 @@ function drawSculpting(canvas, n, k) {
     };
     const reach = 1.1 * Math.max(...centred(last).flat().map(Math.abs));
     svg(canvas, "rect", { x: left + 0.5, y: 20.5, width: size, height: size, fill: "#fff", stroke: "#ccc" });
-    label(left + size / 2, name === "values" ? "values" : "residual stream");
+    label(left + size / 2, name);
     centred(n[name][k]).forEach(([x, y], i) => svg(canvas, "circle", {
       cx: left + size / 2 + (x / reach) * size / 2, cy: 20 + size / 2 - (y / reach) * size / 2, r: 2.4,
       fill: shade((n.entropy[i] - least) / (most - least)) }));

@@ -15,6 +15,7 @@ TASKS = {
     "bijection": "bijection",
     "bijection-replacement": "bijection with replacement",
     "hmm-fixed-sticky": "fixed HMM, sticky",
+    "recall-8": "recall of eight pairs, values",
 }
 ENTROPY = (
     "viridis"  # of scatter plots coloured by posterior entropy, everywhere the same
@@ -62,14 +63,14 @@ def fig_head_values(numbers: dict) -> Figure:
 def fig_sculpting(numbers: dict) -> Figure:
     """A Transformer's last layer along training, on the fixed sticky hidden Markov model.
 
-    step (frames,), shown (panels,): which frames the picture shows; values, residual (frames, n, 2) on the principal plane
+    step (frames,), shown (panels,): which frames the picture shows; values, contexts (frames, n, 2) on the principal plane
     of the last frame; entropy (n,): of the exact posterior, bits; attention (frames, T, T): one sequence, mean over heads;
     left_attention, left_values (frames,): how far from their last state, relative to the start.
     """
     shown = numbers["shown"].astype(int)
     figure, axes = figures.canvas(3, len(shown), height=4.6)
     for column, k in zip(axes.T, shown, strict=True):
-        for axis, name in zip(column, ("values", "residual"), strict=False):
+        for axis, name in zip(column, ("values", "contexts"), strict=False):
             drawn = cloud(
                 axis, numbers[name][k], numbers["entropy"], extent(numbers[name])
             )
@@ -79,7 +80,7 @@ def fig_sculpting(numbers: dict) -> Figure:
         column[2].set(xticks=[], yticks=[])
         column[0].set_title(f"step {numbers['step'][k]:.0f}", fontsize=9)
     for axis, label in zip(
-        axes[:, 0], ("values", "residual stream", "attention"), strict=True
+        axes[:, 0], ("values", "contexts", "attention"), strict=True
     ):
         axis.set_ylabel(label)
     figure.colorbar(
@@ -89,25 +90,40 @@ def fig_sculpting(numbers: dict) -> Figure:
 
 
 def fig_manifolds(numbers: dict) -> Figure:
-    """The residual stream of trained networks and of controls, coloured by exact entropy and by the true state.
+    """The residual stream of networks before and after training, coloured by exact entropy and by the true state.
 
-    networks: names; points_K (n, 2): of the K-th network on its own principal plane; entropy (n,) in bits; state (n,): the
-    true hidden state; told (networks,): absolute rank correlation of the first coordinate with entropy at fixed position;
-    clusters (networks,): share of the residual stream's variance that the states' means explain.
+    networks: names; trained_K, start_K (n, 2): of the K-th network on its own principal plane; within_K, begun_K (n, 2): the
+    same with the tokens' means taken away; entropy (n,) in bits; state (n,): the true hidden state; told (4, networks):
+    absolute rank correlation of the first coordinate with entropy, at fixed position for trained and start, at fixed token
+    too for within and begun (NaN where nothing varies); clusters (networks,): share of the trained stream's variance that the
+    states' means explain.
     """
-    names = numbers["networks"]
-    figure, axes = figures.canvas(2, len(names), height=3.2)
+    names, told = numbers["networks"], numbers["told"]
+    rows = (
+        ("trained", 0, "after training"), ("trained", None, "the same,\ntrue state"), ("start", 1, "before\ntraining"),
+        ("within", 2, "after, tokens'\nmeans removed"), ("begun", 3, "before, tokens'\nmeans removed"),
+    )  # fmt: skip
+    figure, axes = figures.canvas(len(rows), len(names), height=7.2)
     for k, name in enumerate(names):
-        points = numbers[f"points_{k}"]
-        drawn = cloud(axes[0, k], points, numbers["entropy"], extent(points[None]))
-        colors = [figures.COLORS[(0, 1, 2)[int(s)]] for s in numbers["state"]]
-        cloud(
-            axes[1, k], points, None, extent(points[None]), color=colors, cmap=None
-        )
-        axes[0, k].set_title(name, fontsize=8)
-        axes[0, k].set_xlabel(f"entropy: {numbers['told'][k]:.2f}", fontsize=8)
-        axes[1, k].set_xlabel(f"states: {numbers['clusters'][k]:.2f}", fontsize=8)
-    figure.colorbar(drawn, ax=axes[0].tolist(), shrink=0.8, label="bits")
+        for axis, (kind, row, _) in zip(axes[:, k], rows, strict=True):
+            points = numbers[f"{kind}_{k}"]
+            reach = max(extent(points[None]), 1e-6)
+            if row is None:
+                colors = [figures.COLORS[int(s)] for s in numbers["state"]]
+                cloud(axis, points, None, reach, color=colors, cmap=None)
+                share = f"variance by state {numbers['clusters'][k]:.2f}"
+            else:
+                drawn = cloud(axis, points, numbers["entropy"], reach)
+                share = f"|ρ| with entropy {told[row, k]:.2f}"
+                if np.isnan(told[row, k]):
+                    share = "nothing left to rank"
+            axis.set_xlabel(share, fontsize=7)
+        axes[0, k].set_title(name, fontsize=9)
+    for axis, (_, _, label) in zip(axes[:, 0], rows, strict=True):
+        axis.set_ylabel(label, fontsize=8)
+    figure.colorbar(
+        drawn, ax=axes.ravel().tolist(), shrink=0.4, label="exact entropy, bits"
+    )
     return figure
 
 
@@ -139,31 +155,33 @@ def fig_ranks(numbers: dict) -> Figure:
 
 
 def fig_alignment(numbers: dict) -> Figure:
-    """Values' displacement against the principal plane of the upstream gradients, along training.
+    """Values' displacement against the principal plane of the upstream gradients and of controls, along training.
 
-    step (frames,); arms: names; aligned_K (frames, seeds): mean squared cosine of the two planes in arm K; within_K: of random
-    planes in the space that W_O reads; random: of random planes, by dimension.
+    step (frames,); arms: names; planes: names; aligned_K_P (frames, seeds): mean squared cosine, in arm K, of the plane of
+    displaced values and the P-th plane, of which the first is that of the errors; random: of random planes.
     """
-    figure, axes = figures.canvas(1, len(numbers["arms"]), height=2.6, sharey=True)
+    figure, axes = figures.canvas(1, len(numbers["arms"]), height=3.0, sharey=True)
     for k, (axis, arm) in enumerate(zip(axes[0], numbers["arms"], strict=True)):
-        figures.band(
-            axis,
-            numbers["step"],
-            numbers[f"aligned_{k}"],
-            0,
-            "values and gradients",
+        for p, plane in enumerate(numbers["planes"]):
+            of = numbers[f"aligned_{k}_{p}"]
+            if p == 0:
+                figures.band(axis, numbers["step"], of, p, plane)
+            else:
+                style = figures.LINES[p % len(figures.LINES)]
+                axis.plot(
+                    numbers["step"],
+                    of.mean(1),
+                    color=figures.COLORS[p],
+                    linestyle=style,
+                    label=plane,
+                )
+        axis.axhline(
+            numbers["random"], color="0.3", linestyle=":", label="random planes"
         )
-        figures.band(
-            axis,
-            numbers["step"],
-            numbers[f"within_{k}"],
-            1,
-            "random, in the space W_O reads",
-        )
-        axis.axhline(numbers["random"], color="0.3", linestyle=":", label="random")
         axis.set(xlabel="step", title=arm, ylim=(0, 1.03), xscale="log")
     axes[0, 0].set_ylabel("mean squared cosine")
-    axes[0, -1].legend(fontsize=7)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
     return figure
 
 
@@ -195,21 +213,22 @@ def fig_entropy_coordinate(numbers: dict) -> Figure:
 
     networks: names; trained, untrained, shuffled (networks, seeds): at fixed position, of trained and untrained networks and
     with entropies shuffled; overall (networks, seeds): of trained networks over all points; within, start (networks, seeds):
-    at fixed position and token, tokens' means taken away, of trained and untrained networks.
+    at fixed position and token, tokens' means taken away, of trained and untrained networks, noise (networks, seeds): with
+    entropies shuffled.
     """
     figure, axes = figures.canvas(
         1, 2, height=1.0 + 0.36 * len(numbers["networks"]), sharey=True
     )
     places = np.arange(len(numbers["networks"]))[::-1].astype(float)
     panels = (
-        {"overall": ("D", 4, "all points"), "trained": ("o", 0, "trained"), "untrained": ("s", 1, "untrained"),
+        {"overall": ("D", 4, "all points"), "trained": ("o", 0, "trained, fixed position"), "untrained": ("s", 1, "untrained"),
          "shuffled": ("^", 7, "shuffled")},
-        {"within": ("o", 0, "trained"), "start": ("s", 1, "untrained")},
+        {"within": ("o", 0, "trained"), "start": ("s", 1, "untrained"), "noise": ("^", 7, "shuffled")},
     )  # fmt: skip
     for axis, looks, title in zip(
         axes[0],
         panels,
-        ("at fixed position", "at fixed position and token"),
+        ("first principal coordinate", "tokens' means taken away"),
         strict=True,
     ):
         markers(axis, numbers, looks, places)
@@ -221,7 +240,7 @@ def fig_entropy_coordinate(numbers: dict) -> Figure:
 def fig_removal(numbers: dict) -> Figure:
     """What it costs to remove an axis from the residual stream of trained networks.
 
-    networks: names; whole, without_entropy, without_first, without_random (networks, seeds): KL in bits.
+    networks: names; whole, without_entropy, without_line, without_first, without_random (networks, seeds): KL in bits.
     """
     figure, axes = figures.canvas(height=1.0 + 0.36 * len(numbers["networks"]))
     axis, places = (
@@ -230,7 +249,8 @@ def fig_removal(numbers: dict) -> Figure:
     )
     looks = {
         "whole": ("o", 0, "as it is"), "without_random": ("^", 7, "without a random axis"),
-        "without_entropy": ("s", 1, "without the entropy axis"),
+        "without_line": ("v", 4, "a random line erased"),
+        "without_entropy": ("s", 1, "entropy erased"),
         "without_first": ("D", 3, "without the first principal axis"),
     }  # fmt: skip
     markers(axis, numbers, looks, places)
@@ -244,16 +264,18 @@ def fig_removal(numbers: dict) -> Figure:
 
 
 def fig_keys(numbers: dict) -> Figure:
-    """Mean absolute cosine of different keys of a sequence along training, one seed.
+    """Mean absolute cosine of the keys of different tokens of a sequence along training.
 
-    tasks: names; step_K (frames,), cosine_K (frames, layers, heads) of the K-th task; random (tasks,): of random vectors of
-    the keys' dimension.
+    tasks: names; step_K (frames,), cosine_K (frames, seeds, layers) of the K-th task, means over heads; random (tasks,): of
+    random vectors of the keys' dimension.
     """
     figure, axes = figures.canvas(1, len(numbers["tasks"]), height=2.6, sharey=True)
     for k, (axis, task) in enumerate(zip(axes[0], numbers["tasks"], strict=True)):
         step, cosine = numbers[f"step_{k}"], numbers[f"cosine_{k}"]
-        for layer in range(cosine.shape[1]):
-            figures.band(axis, step, cosine[:, layer], layer, f"layer {layer + 1}")
+        for layer in range(cosine.shape[2]):
+            figures.band(
+                axis, step, cosine[..., layer], layer, f"layer {layer + 1}"
+            )
         axis.axhline(
             numbers["random"][k], color="0.3", linestyle=":", label="random vectors"
         )
@@ -261,7 +283,7 @@ def fig_keys(numbers: dict) -> Figure:
             xscale="symlog",
             xlabel="step",
             title=TASKS[task],
-            ylim=(0, 1),
+            ylim=(0, 0.8),
             xlim=(0, step[-1]),
         )
     axes[0, 0].set_ylabel("mean |cosine| of keys")
@@ -272,8 +294,8 @@ def fig_keys(numbers: dict) -> Figure:
 def fig_timescales(numbers: dict) -> Figure:
     """How far attention and values are from their last state along training, relative to the start, and the divergence.
 
-    tasks: names; step_K (frames,), attention_K, values_K (frames, layers): of the K-th task, one seed; judged_K
-    (evaluations,): steps, kl_K (evaluations,): divergence relative to that before training.
+    tasks: names; step_K (frames,), attention_K, values_K (frames, seeds): of the K-th task, means over layers; judged_K
+    (evaluations,): steps, kl_K (evaluations, seeds): divergence relative to that before training.
     """
     figure, axes = figures.canvas(1, len(numbers["tasks"]), height=2.7, sharey=True)
     for k, (axis, task) in enumerate(zip(axes[0], numbers["tasks"], strict=True)):
@@ -282,12 +304,8 @@ def fig_timescales(numbers: dict) -> Figure:
             axis, step, numbers[f"attention_{k}"], 0, "attention left to go"
         )
         figures.band(axis, step, numbers[f"values_{k}"], 1, "values left to go")
-        axis.plot(
-            numbers[f"judged_{k}"],
-            numbers[f"kl_{k}"],
-            color="0.3",
-            linestyle=":",
-            label="divergence",
+        figures.band(
+            axis, numbers[f"judged_{k}"], numbers[f"kl_{k}"], 7, "divergence"
         )
         axis.set(
             xscale="symlog",
@@ -298,4 +316,42 @@ def fig_timescales(numbers: dict) -> Figure:
         )
     axes[0, 0].set_ylabel("relative to the start")
     axes[0, -1].legend(fontsize=7)
+    return figure
+
+
+def fig_held(numbers: dict) -> Figure:
+    """What it costs to hold queries and keys, or values, from a step on.
+
+    tasks: names; held: names of what is held; since (moments,): the steps; kl_K_H (moments, seeds): divergence in bits at the
+    end of training, task K, held H; free_K (seeds,): with nothing held; memoryless (tasks,): the memoryless predictor's.
+    """
+    figure, axes = figures.canvas(1, len(numbers["tasks"]), height=2.9)
+    places = np.arange(len(numbers["since"]) + 1)
+    marks = [f"{step:.0f}" for step in numbers["since"]] + ["never"]
+    for k, (axis, task) in enumerate(zip(axes[0], numbers["tasks"], strict=True)):
+        for h, held in enumerate(numbers["held"]):
+            kl, shift = numbers[f"kl_{k}_{h}"], 0.12 * (h - 0.5)
+            style = {"color": figures.COLORS[h], "markersize": 6}
+            for seed in kl.T:
+                axis.plot(places[:-1] + shift, seed, "o", color="0.6", markersize=3)
+            axis.plot(
+                places[:-1] + shift, kl.mean(1), "os"[h] + "-", label=held, **style
+            )
+        free = numbers[f"free_{k}"]
+        axis.plot(
+            places[-1] + np.zeros_like(free), free, "o", color="0.6", markersize=3
+        )
+        axis.plot(places[-1:], [free.mean()], "D", color=figures.COLORS[2])
+        axis.axhline(
+            numbers["memoryless"][k], color="0.3", linestyle=":", label="memoryless"
+        )
+        axis.set(
+            yscale="log",
+            xticks=places,
+            xticklabels=marks,
+            xlabel="held from step",
+            title=TASKS[task],
+        )
+    axes[0, 0].set_ylabel("KL(exact ‖ model), bits")
+    axes[0, 0].legend(fontsize=7)
     return figure
