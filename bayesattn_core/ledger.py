@@ -205,6 +205,7 @@ LEDGER = {
             "memoryless": "architectures:memoryless_bijection",
             "fixed HMM, MLP": f"architectures:kl_{FIXED}-mlp",
             "memoryless, fixed HMM": f"architectures:memoryless_{FIXED}",
+            "recall of eight pairs, memoryless less MLP": "architectures:mlp_gain_recall-8",
         },
         ("bijection-mlp", f"{FIXED}-mlp", "recall-8-mlp"),
         ("architectures:fig-architectures",),

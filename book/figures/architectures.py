@@ -189,3 +189,36 @@ def fig_mixing(numbers: dict) -> Figure:
     bijection.axvline(numbers["memoryless"], color="0.3", linestyle=":")
     bijection.set(xscale="log", xlabel="KL(exact ‖ model), bits", title="bijection")
     return figure
+
+
+def fig_shapes(numbers: dict) -> Figure:
+    """Other depths at the same number of parameters: divergence on the sticky header task, recall of sixteen pairs.
+
+    architectures: names; layers_K (shapes,), score_K (architectures, shapes, seeds) of the K-th task, NaN where a seed was
+    not run; reference (2,): the memoryless predictor's divergence in bits, and the accuracy of a guess.
+    """
+    figure, axes = figures.canvas(1, 2, height=2.8)
+    for k, axis in enumerate(axes[0]):
+        layers = numbers[f"layers_{k}"]
+        for a, name in enumerate(numbers["architectures"]):
+            score, shift = numbers[f"score_{k}"][a], 0.06 * (a - 1)
+            axis.plot(layers + shift, score, "o", color="0.6", markersize=3)
+            run = np.isfinite(score)
+            means = np.where(run, score, 0).sum(1) / np.maximum(run.sum(1), 1)
+            axis.plot(
+                layers + shift,
+                np.where(run.any(1), means, np.nan),
+                "osD"[a] + figures.LINES[a],
+                color=figures.COLORS[a],
+                label=NAMES[name],
+            )
+        axis.axhline(numbers["reference"][k], color="0.3", linestyle=":")
+        axis.set(xticks=layers, xlabel="layers")
+    axes[0, 0].set(
+        yscale="log", ylabel="KL(exact ‖ model), bits", title="header HMM, sticky"
+    )
+    axes[0, 1].set(
+        ylim=(0, 1.05), ylabel="accuracy", title="recall of sixteen pairs"
+    )
+    axes[0, 0].legend(fontsize=7)
+    return figure
