@@ -48,15 +48,20 @@ def stack_rates(arms: Iterable[str]) -> dict[str, Tensor]:
     return {name: torch.tensor([ARMS[arm][name] for arm in arms], dtype=torch.float64) for name in head.WEIGHTS}
 
 
+def several(seeds: Iterable[int]) -> list[int]:
+    """The seeds in a list; ValueError if there is none."""
+    seeds = [checks.integer("seed", seed) for seed in seeds]
+    if not seeds:
+        raise ValueError("seeds must not be empty, got none")
+    return seeds
+
+
 def setting(
     draws: Callable, seeds: Iterable[int], device: torch.device | str = "cpu"
 ) -> tuple[tasks.Chain, dict[str, Tensor]]:
     """Sticky-chain draws (tasks.author_draws or tasks.fresh_draws) of several seeds, stacked on `device`:
     inputs (seeds, T, d_x), weights (seeds, rows, columns)."""
-    seeds = list(seeds)
-    if not seeds:
-        raise ValueError("seeds must not be empty, got none")
-    chains, weights = zip(*(draws(seed) for seed in seeds), strict=True)
+    chains, weights = zip(*(draws(seed) for seed in several(seeds)), strict=True)
     stacked = {
         field: torch.stack([getattr(chain, field) for chain in chains]).to(device)
         for field in ("symbols", "inputs", "targets", "means")
@@ -196,12 +201,10 @@ def lookup_stream(
     seeds: Iterable[int], step: int, device: torch.device | str = "cpu", sequences: int = LOOKUP_SEQUENCES
 ):
     """The lookup sequences (seeds, sequences, T + 1, ...) that step `step` of each seed stands on; step -1: for evaluation."""
-    drawn, seeds = [], list(seeds)
-    if not seeds:
-        raise ValueError("seeds must not be empty, got none")
-    for seed in seeds:
+    drawn = []
+    for seed in several(seeds):
         draw = torch.Generator().manual_seed(
-            100_000 * checks.integer("seed", seed) + 50_000 + checks.integer("step", step, least=-1, most=49_998)
+            100_000 * seed + 50_000 + checks.integer("step", step, least=-1, most=49_998)
         )
         drawn.append(tasks.lookup(draw, sequences))
     fields = {
@@ -275,9 +278,7 @@ RANK_ARMS = {
 def rank_stream(C: int, seeds: Iterable[int], step: int, T: int = 500) -> tuple[Tensor, Tensor]:
     """Inputs (seeds, T, RANK_WIDTH) and targets (seeds, arms, T) that step `step` stands on: fresh chains of C symbols, whose
     means belong to C and the seed. The targets of "shuffled-labels" stand at random positions of their sequence."""
-    seeds = [checks.integer("seed", seed) for seed in seeds]
-    if not seeds:
-        raise ValueError("seeds must not be empty, got none")
+    seeds = several(seeds)
     draws = (torch.Generator().manual_seed(1000 * seed + C) for seed in seeds)
     means = torch.stack([torch.randn(C, RANK_WIDTH, generator=draw) for draw in draws])
     generator = torch.Generator().manual_seed(1_000_000 * C + checks.integer("step", step, most=999_999))
@@ -291,7 +292,7 @@ def rank_weights(C: int, seeds: Iterable[int]) -> dict[str, Tensor]:
     """Initial weights (seeds, rows, columns), 0.1 N(0, 1), of heads for C classes."""
     shapes = {"W_Q": 10, "W_K": 10, "W_V": RANK_WIDTH, "W_O": C}
     drawn = []
-    for seed in seeds:
+    for seed in several(seeds):
         generator = torch.Generator().manual_seed(1000 * seed + C + 500)
         drawn.append(
             {name: 0.1 * torch.randn(RANK_WIDTH, width, generator=generator) for name, width in shapes.items()}

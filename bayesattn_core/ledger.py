@@ -306,7 +306,8 @@ def drift(number: str, own: dict[str, dict]) -> list[str]:
     """
     claim, found = LEDGER[checks.choice("number", number, LEDGER)], []
     for reference in (*claim.verdicts.values(), *claim.evidence.values()):
-        now, copy = quoted(reference, own), own[f"{number} {reference}"]
+        now = quoted(reference, own)
+        copy = own[checks.choice("copy", f"{number} {reference}", own)]
         for key in ("value", "spread"):
             if not results.agree(now[key], copy[key], copy["tolerance"]):
                 found.append(f"{number}: {reference} has {key} {now[key]}, the ledger {copy[key]}")

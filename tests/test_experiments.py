@@ -262,6 +262,8 @@ def test_bad_arms_and_seeds_are_named():
         experiments.fair_rates(task, weights, ["sgd"], -1.0)
     with pytest.raises(ValueError, match="seeds must not be empty"):
         experiments.lookup_stream([], 0)
+    with pytest.raises(ValueError, match="seeds must not be empty"):
+        experiments.rank_weights(4, [])
     with pytest.raises(ValueError, match="step must be at most"):
         experiments.lookup_stream([900], 99_999)
     with pytest.raises(ValueError, match="arm must be one of"):

@@ -87,6 +87,8 @@ def test_settings_that_differ_hold_in_part():
         ledger.row("C19")
     with pytest.raises(ValueError, match="reference must be one of"):
         ledger.quoted("architectures:nothing")
+    with pytest.raises(ValueError, match="copy must be one of"):
+        ledger.drift("C4", {})
 
 
 def test_every_figure_and_page_that_is_named_is_there():
