@@ -100,7 +100,14 @@ class Settings:
         for name, above in (("rate", 0.0), ("clip", 0.0)):
             checks.number(name, getattr(self, name), above=above)
         checks.number("decay", self.decay, least=0)
-        checks.integer("held_from", self.held_from)
+        checks.integer("held_from", self.held_from, most=self.steps - 1)
+        if not isinstance(self.soft, bool):
+            raise TypeError(f"soft must be True or False, got {self.soft!r}")
+        if self.positions is not None:
+            checks.choice("positions", self.positions, models.POSITIONS)
+        checks.choice("mixing", self.mixing, models.MIXINGS)
+        if self.held is None and self.held_from:
+            raise ValueError(f"held_from must be 0 where nothing is held, got {self.held_from}")
         if self.matrices is not None:
             checks.integer("matrices", self.matrices)
             if not self.task.startswith("hmm-fixed"):
@@ -129,6 +136,7 @@ PAPER = {
 
 def settings(task: str, architecture: str, profile: str = "quick", **changes) -> Settings:
     """The settings of a profile, with changes by name."""
+    checks.choice("task", task, TASKS)
     checks.choice("profile", profile, PROFILES)
     quick = {"steps": STEPS[task]} if task in STEPS else {}
     if task.startswith("hmm-header"):
@@ -164,17 +172,21 @@ def draw(
 ) -> tunnels.Batch:
     """The batch that `step` stands on; None: the sequences for evaluation, the same for every architecture. `tunnel`:
     another than that of the settings, such as its `longer` form."""
-    seed, sequences = 10_000_000 * settings.seed + (step or 0), settings.batch
-    if step is None:
+    if step is not None:
+        seed, sequences = 10_000_000 * settings.seed + checks.integer("step", step, most=9_999_999), settings.batch
+    else:
         seed, sequences = EVALUATION_SEED + settings.seed, settings.sequences
     tunnel = tunnel or settings.tunnel
     return tunnel.draw(torch.Generator().manual_seed(seed), sequences, dtype=torch.float32).to(device)
 
 
 def restored(settings: Settings, weights: dict[str, Tensor]) -> models.Model:
-    """The network of a run with recorded weights (probe snapshots among them are passed over)."""
+    """The network of a run with recorded weights (probe snapshots among them are passed over). ValueError for another's."""
     model = build(settings)
-    model.load_state_dict({name: W for name, W in weights.items() if not name.startswith("probe@")})
+    try:
+        model.load_state_dict({name: W for name, W in weights.items() if not name.startswith("probe@")})
+    except RuntimeError as error:
+        raise ValueError(f"weights must be those of the settings' network, got others: {error}") from None
     return model
 
 
@@ -188,6 +200,8 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 def held_rows(model: models.Model, held: str | None) -> list[tuple[Tensor, Tensor]]:
     """The rows of queries and keys or of values in every attention layer's map: (a view of them, what they are now)."""
+    if held is not None:
+        checks.choice("held", held, HELD)
     qkv = [p for name, p in model.named_parameters() if held and ".qkv." in name]  # weights and biases
     rows = [p.detach().unflatten(0, (3, -1))[HELD[held]] for p in qkv]
     return [(view, view.clone()) for view in rows]
@@ -202,8 +216,13 @@ def mean_loss(logits: Tensor, batch: tunnels.Batch, soft: bool = False) -> Tenso
 
 @torch.no_grad()
 def evaluate(model: torch.nn.Module, batch: tunnels.Batch, chunk: int = 250) -> dict[str, Tensor]:
-    """kl and entropy_error in bits, and accuracy, by position, (T,): means over sequences, NaN where unsupervised."""
-    log_p = torch.cat([model(inputs).log_softmax(-1) for inputs in batch.inputs.split(chunk)])
+    """kl and entropy_error in bits, and accuracy, by position, (T,): means over sequences, NaN where unsupervised.
+
+    `chunk` sequences at a time. Raises training.Diverged if the network's predictions are not numbers."""
+    chunks = batch.inputs.split(checks.integer("chunk", chunk, least=1))
+    log_p = torch.cat([model(inputs).log_softmax(-1) for inputs in chunks])
+    if bool(log_p.isnan().any()):
+        raise training.Diverged("model must predict probabilities, got NaN")
     return judge(batch, log_p)
 
 
@@ -218,7 +237,8 @@ def judge(batch: tunnels.Batch, log_p: Tensor) -> dict[str, Tensor]:
 
 def log_spaced(steps: int, count: int) -> list[int]:
     """At most `count` log-spaced steps from 0 to `steps`, both among them; none if count is 0."""
-    if count == 0:
+    checks.integer("steps", steps, least=1)
+    if checks.integer("count", count) == 0:
         return []
     inner = torch.logspace(0, math.log10(steps), max(count - 1, 1), dtype=torch.float64)
     return sorted({0, steps, *inner.round().int().tolist()})
@@ -302,10 +322,12 @@ def train(
     if the checkpoint is of other settings or unreadable; training.Diverged, which names the step and the checkpoint that
     is kept, if the loss is not finite.
     """
-    out, device, started = Path(out), torch.device(device), time.perf_counter()
+    out, device, started = Path(out), checks.device(str(device)), time.perf_counter()
+    if out.name in ("", ".."):
+        raise ValueError(f"out must name a folder to be made, got {str(out)!r}")
     path = checkpoint_path(out)
     if out.exists():
-        raise ValueError(f"out must not exist yet, got {out}: it is already recorded")
+        raise ValueError(f"out must not exist yet, got {out}: it is there already")
     if path.exists() and not resume:
         raise ValueError(f"resume must be asked for, or {path} removed: an interrupted run of {out.name} is there")
     model = build(settings).to(device)
@@ -323,18 +345,29 @@ def train(
         first, spent, curves = restore(path, settings, model, optimiser)
     saved = looping = time.perf_counter()
     label = f"{settings.task} {settings.architecture} {settings.seed}"
+
+    def lost(step: int, what: str) -> training.Diverged:
+        left = f"the last good checkpoint is {path}" if path.exists() else "no checkpoint had been written yet"
+        return training.Diverged(f"training must keep a finite loss, got {what} at step {step}: {left}")
+
     steps = tqdm(range(first, settings.steps + 1), desc=label, unit="step", disable=not training.watched())
     for step in steps:
         now = time.perf_counter()
         over = now > until and step > first  # however short the time, a run goes on by a step
         if over or now - saved > seconds_between:
+            if not all(bool(p.isfinite().all()) for p in model.parameters()):
+                raise lost(step, "weights that are not finite")
             save(path, settings, step, spent + now - started, model, optimiser, curves)
             saved = now
         if over:
             pace = 1000 * (now - looping) / (step - first)  # of this piece alone, evaluations and checkpoints included
             raise Unfinished(f"{out.name}, {step} of {settings.steps} steps, {pace:.1f} ms a step", step)
         if step in when:
-            for name, value in evaluate(model, judged).items():
+            try:
+                scores = evaluate(model, judged)
+            except training.Diverged:
+                raise lost(step, "predictions that are NaN") from None
+            for name, value in scores.items():
                 curves[name][when.index(step)] = value.cpu()
         if step in probed:
             curves |= {f"probe@{step}/{name}": value for name, value in probe(model, judged).items()}
@@ -346,8 +379,7 @@ def train(
         loss = mean_loss(model(batch.inputs), batch, settings.soft)
         curves["loss"][step] = loss.detach().cpu()
         if not math.isfinite(curves["loss"][step].item()):
-            kept = f"the last good checkpoint is {path}" if path.exists() else "no checkpoint had been written yet"
-            raise training.Diverged(f"training must keep a finite loss, got {loss.item()} at step {step}: {kept}")
+            raise lost(step, str(loss.item()))
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)

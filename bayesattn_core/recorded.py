@@ -115,6 +115,7 @@ def record_frozen(
     """sticky-frozen, sticky-frozen-content: SGD, EM-like and tuned SGD on the authors' seeds with some of FREEZES held
     from a step on; losses (steps + 1, seeds, arms, freezes, freeze steps)."""
     start, seeds, arms = time.perf_counter(), list(seeds), list(FROZEN_ARMS)
+    freezes = [checks.choice("freezes", what, FREEZES) for what in freezes]
     chain, weights = experiments.setting(tasks.author_draws, seeds, device)
     rates = experiments.fair_rates(chain, weights, arms)
     before = experiments.descend_arms(
@@ -195,6 +196,7 @@ def record_lookup_frozen(
     """lookup-frozen, lookup-frozen-content: FROZEN_ARMS with some of FREEZES held from a step on; after all steps,
     KL(exact || model) in nats on sequences for evaluation, (1, seeds, arms, freezes, freeze steps)."""
     start, seeds = time.perf_counter(), list(seeds)
+    freezes = [checks.choice("freezes", what, FREEZES) for what in freezes]
     task, weights, options = experiments.lookup_setting(seeds, device=device)
     rates = experiments.fair_rates(task, weights, FROZEN_ARMS, experiments.LOOKUP_SCALE, "lookup-tuning")
     options |= {"snapshots": freeze_steps, "label": "lookup-frozen"}
@@ -291,11 +293,18 @@ def cell_folder(task: str, architecture: str, profile: str, changes: dict) -> Pa
     return RUNS / profile / "-".join([task, architecture, *(f"{name}={value}" for name, value in changes.items())])
 
 
+def refuse(changes: dict, own: set[str]) -> None:
+    """ValueError for changes of settings that a function chooses itself."""
+    if own & set(changes):
+        raise ValueError(f"changes must leave {', '.join(sorted(own))} alone, got {', '.join(changes)}")
+
+
 def tune_cell(
     task: str, architecture: str, device: torch.device, profile: str = "quick", until: float = math.inf, **changes
 ) -> dict[float, float]:
     """The training loss in nats over the last 100 of 1000 steps at each of CELL_RATES, and at the next of WIDER if the
     lowest is at an end."""
+    refuse(changes, {"rate", "seed", "steps"})
     folder, losses = cell_folder(task, architecture, profile, changes), {}
 
     def measure(rate: float) -> None:
@@ -323,6 +332,9 @@ def record_cell(
     seed 0 (but see CURVES_ALONE), and its probe snapshots where PROBED_TASKS says so (at the papers' size both are too
     large to keep). Raises
     networks.Unfinished, which says how much of the cell is done, at the moment `until` of time.perf_counter."""
+    checks.integer("seeds", seeds, least=1)
+    refuse(changes, {"rate", "seed", "snapshots"})
+    networks.settings(task, architecture, profile, **changes)  # what cannot be is refused before anything is trained
     shared = {name: value for name, value in changes.items() if name not in UNTUNED}
     folder, small = cell_folder(task, architecture, profile, changes), profile == "quick"
     weighty = small and not CURVES_ALONE & set(changes)
@@ -395,8 +407,10 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     """manifold-networks: `manifolds.measure` of every seed of some cells, trained (from their single runs, which are trained
     if they are not there) and untrained: metrics {measure: (cells, seeds, 2)}, trained first; NaN where there is none."""
     start, found, seeds = time.perf_counter(), {}, None
+    if not names:
+        raise ValueError("names must not be empty, got none")
     for c, name in enumerate(names):
-        cell = dict(CELLS[name])
+        cell = dict(CELLS[checks.choice("names", name, CELLS)])
         seeds = range(cell.pop("seeds"))
         record, folder = records.read(name), cell_folder(cell["task"], cell["architecture"], "quick", {})
         for seed in seeds:

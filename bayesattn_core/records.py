@@ -90,9 +90,8 @@ def read(name: str, root: Path = BOOK / "records") -> Record:
         metrics, weights = ((folder / f"{part}.safetensors").read_bytes() for part in ("metrics", "weights"))
     except (OSError, ValueError) as error:
         again = name.removeprefix("paper-") + " --profile paper" * name.startswith("paper-")
-        raise ValueError(
-            f"record must be readable, got {name!r} ({error}): remove its folder and run `python -m bayesattn_core record {again}`"
-        ) from None
+        how = f" and run `python -m bayesattn_core record {again}`" if Path(root) == BOOK / "records" else ""
+        raise ValueError(f"record must be readable, got {name!r} ({error}): remove its folder{how}") from None
     if digest(description, metrics, weights) != description.get("digest"):
         raise ValueError(
             f"record must match its digest, got {name!r} with changed content: restore it or record it again"

@@ -183,6 +183,11 @@ class Recall(Tunnel):
         posterior[:, 2 * self.N :] = head.one_hot(targets[:, 2 * self.N :], self.C, torch.float64)
         return Batch(tokens, supervised, targets, posterior, {})
 
+    def _own(self, batch):
+        shown = batch.inputs[:, 1 : 2 * self.N : 2] - self.keys
+        counts = torch.nn.functional.one_hot(shown, self.C).sum(1, keepdim=True)  # (B, 1, C)
+        return [("counting", counts.to(batch.posterior) / self.N)]
+
 
 def _permutations(generator: torch.Generator, B: int, n: int) -> Tensor:
     """B uniform permutations of n, (B, n)."""

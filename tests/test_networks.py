@@ -250,7 +250,7 @@ def test_the_command(tmp_path, capsys):
     assert commands.main(words.split()) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "run")
     assert commands.main(words.split()) == 2
-    assert "already recorded" in capsys.readouterr().err
+    assert "it is there already" in capsys.readouterr().err
     assert commands.main(f"train bijection cnn --out {tmp_path / 'x'}".split()) == 2
     assert "architecture must be one of" in capsys.readouterr().err
     if not torch.cuda.is_available():
