@@ -44,14 +44,16 @@ def fig_architectures(numbers: dict) -> Figure:
     for k, (axis, task) in enumerate(zip(axes, numbers["tasks"], strict=True)):
         axis.axvline(numbers["memoryless"][k], color="0.2", linestyle=":")
         axis.text(
-            numbers["memoryless"][k], 3.75, "memoryless ", fontsize=6.5, ha="right"
-        )
+            numbers["memoryless"][k], 3.45, "memoryless ", fontsize=6.5, ha="right",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.2},
+        )  # fmt: skip
         for n, value in zip(WINDOWS, numbers["windows"][k], strict=True):
             if np.isfinite(value):
                 axis.axvline(value, color=figures.COLORS[7], linewidth=1)
                 axis.text(
-                    value, -0.72, f"{n}", fontsize=6.5, ha="center", color="0.3"
-                )
+                    value, 4.1, f"{n}", fontsize=7, ha="center", color="0.2",
+                    bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+                )  # fmt: skip
         figures.seed_dots(axis, numbers["kl"][k], places)
         for place, values in zip(places, numbers["kl"][k], strict=True):
             if not np.isfinite(values).any():
@@ -66,7 +68,7 @@ def fig_architectures(numbers: dict) -> Figure:
             numbers["memoryless"][k],
         ]
         axis.set(
-            xscale="log", yticks=places, ylim=(-0.8, 4.3), title=TASKS[task],
+            xscale="log", yticks=places, ylim=(-0.6, 4.6), title=TASKS[task],
             yticklabels=[NAMES[n] for n in numbers["architectures"]],
             xlim=(min(known) / 1.6, max(known) * 1.6),
         )  # fmt: skip
@@ -85,14 +87,27 @@ def fig_architecture_curves(numbers: dict) -> Figure:
     """
     figure, axes = grid(len(numbers["tasks"]), 1.9)
     for k, (axis, task) in enumerate(zip(axes, numbers["tasks"], strict=True)):
-        for value in numbers["windows"][k]:
-            if np.isfinite(value):
+        kls = [
+            of for name, of in numbers.items() if name.startswith(f"{task}_") and name.endswith("_kl") and name.count("_") == 2
+        ]  # fmt: skip
+        low, high = min(of.min() for of in kls), max(of.max() for of in kls)
+        for n, value in zip(WINDOWS, numbers["windows"][k], strict=True):
+            if np.isfinite(value) and value > low / 1.4:
                 axis.axhline(value, color="0.8", linewidth=0.8)
+                axis.text(
+                    1.005, value, f"{n}", fontsize=6.5, color="0.3", va="center",
+                    transform=axis.get_yaxis_transform(),
+                )  # fmt: skip
         for name, look in LOOKS.items():
             if f"{task}_{name}_kl" in numbers:
                 lines = numbers[f"{task}_{name}_kl"]
                 figures.band(axis, numbers[f"{task}_{name}_steps"], lines, look, NAMES[name])  # fmt: skip
-        axis.set(xscale="log", yscale="log", title=TASKS[task])
+        axis.set(
+            xscale="log",
+            yscale="log",
+            title=TASKS[task],
+            ylim=(low / 1.5, high * 1.5),
+        )
     for axis in axes[::2]:
         axis.set_ylabel("KL, bits")
     for axis in axes[-2:]:
@@ -105,9 +120,9 @@ def fig_recall_sweep(numbers: dict) -> Figure:
     """Recall against the number of pairs, and against the numbers carried for each.
 
     For each NAME of transformer, mamba, lstm: NAME_N (points,), NAME_accuracy (points, seeds), NAME_state (points,): numbers carried when
-    the pairs have been read; chance: one in the number of values.
+    the pairs have been read; counted_N, counted (points,): of one who counts the values shown and binds nothing.
     """
-    figure, axes = figures.canvas(1, 2, height=2.9, sharey=True)
+    figure, axes = figures.canvas(1, 2, height=3.1, sharey=True)
     markers = {"transformer": "o", "mamba": "s", "lstm": "^"}
     for name, marker in markers.items():
         if f"{name}_N" not in numbers:
@@ -127,15 +142,34 @@ def fig_recall_sweep(numbers: dict) -> Figure:
             axis.plot(
                 x, accuracy.mean(1), linestyle=line, label=NAMES[name], **look
             )
+        aside_of = {"transformer": (0, 6), "mamba": (0, -13), "lstm": (9, -2)}[name]
+        for pairs, x, y in zip(
+            N, numbers[f"{name}_state"] / N, accuracy.mean(1), strict=True
+        ):
+            if name == "transformer" and y > 0.9 and pairs > N[0]:
+                continue  # all at the same place: labelled once
+            several = name == "transformer" and y > 0.9
+            text = ", ".join(f"{n:.0f}" for n in N[accuracy.mean(1) > 0.9])
+            axes[0, 1].annotate(
+                text if several else f"{pairs:.0f}", (x, y), xytext=aside_of,
+                textcoords="offset points", ha="center", fontsize=6.5,
+            )  # fmt: skip
+    axes[0, 0].plot(
+        numbers["counted_N"],
+        numbers["counted"],
+        ":",
+        color="0.3",
+        label="values counted",
+    )
     for axis in axes[0]:
-        axis.axhline(numbers["chance"], color="0.4", linestyle=":")
-        axis.set(xscale="log", ylim=(0, 1.05))
+        axis.set(xscale="log", ylim=(0, 1.1))
         axis.minorticks_off()
     axes[0, 0].set(
         xticks=[4, 8, 16, 32], xticklabels=[4, 8, 16, 32], xlabel="pairs N", ylabel="accuracy at the queries"
     )  # fmt: skip
     axes[0, 1].set(xlabel="numbers carried per pair")
-    axes[0, 0].legend(fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7)
     return figure
 
 
@@ -150,7 +184,7 @@ def fig_longer(numbers: dict) -> Figure:
         "parameters in a header": [k for k, n in enumerate(numbers["labels"]) if "header" in n],
     }  # fmt: skip
     kinds = {title: which for title, which in kinds.items() if which}
-    figure, axes = figures.canvas(1, len(kinds), height=3.1, sharey=True)
+    figure, axes = figures.canvas(1, len(kinds), height=3.4, sharey=True)
     looks = {
         "Transformer, rotary": 0, "Mamba": 1, "LSTM": 2, "Transformer, none": 4, "Transformer, sinusoidal": 5,
     }  # fmt: skip
@@ -166,21 +200,22 @@ def fig_longer(numbers: dict) -> Figure:
         )
         axis.set(yscale="log", title=title, xlabel="observation", ylim=(3e-4, 1.5))
     axes[0, 0].set_ylabel("KL(exact ‖ model), bits")
-    axes[0, 0].legend(fontsize=6.5, loc="lower right")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=7)
     return figure
 
 
 def fig_mixing(numbers: dict) -> Figure:
     """Recall of eight pairs, and the bijection, by one layer mixed in three ways.
 
-    mixings: names; recall (mixings, seeds): accuracy; chance: one in the number of values; bijection (mixings, seeds): KL in
+    mixings: names; recall (mixings, seeds): accuracy; counted: of one who counts the values shown; bijection (mixings, seeds): KL in
     bits; memoryless: of its memoryless predictor.
     """
     figure, axes = figures.canvas(1, 2, height=1.8, sharey=True)
     places = np.arange(len(numbers["mixings"]))[::-1]
     recall, bijection = axes[0]
     figures.seed_dots(recall, numbers["recall"], places)
-    recall.axvline(numbers["chance"], color="0.3", linestyle=":")
+    recall.axvline(numbers["counted"], color="0.3", linestyle=":")
     recall.set(
         yticks=places, yticklabels=numbers["mixings"], ylim=(-0.6, 2.6), xlim=(0, 1.05),
         xlabel="accuracy", title="recall of eight pairs",
