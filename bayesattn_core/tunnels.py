@@ -5,7 +5,8 @@ A tunnel is a frozen dataclass with C classes, T positions, tokens from a `vocab
     draw(generator, sequences)   a Batch: what a network reads, the sampled labels it learns from, the exact posterior
     predictors(batch)            trivial predictors (B, T, C): uniform; constant (the best distribution that reads
                                  nothing); memoryless (the exact posterior given the present input and its position);
-                                 for hidden Markov models also window-n (the parameters and the last n observations)
+                                 for hidden Markov models also window-n (the parameters and the last n observations),
+                                 for recall counting (the values shown, without their keys)
 
 Networks learn from `targets`; `posterior` only judges them, by `kl`, `entropy_error` and `accuracy`. Every draw comes
 from an explicit CPU generator. Shapes: B sequences, T positions, C classes; of a hidden Markov model, S states,

@@ -210,6 +210,34 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(tmp_path, monk
     assert torch.isfinite(resumed.metrics["loss"]).all()
 
 
+def test_a_rate_that_destroys_the_weights_is_named_as_diverging(tmp_path):
+    with pytest.raises(training.Diverged, match=r"training must keep a finite loss, got .* at step \d+: no checkpoint"):
+        networks.train(small(steps=60, rate=1e30, warmup=1), tmp_path / "run")
+    broken = networks.build(small())
+    torch.nn.init.constant_(next(iter(broken.parameters())), math.nan)
+    with pytest.raises(training.Diverged, match="got NaN"):
+        networks.evaluate(broken, networks.draw(small(), None))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: networks.settings(3, "lstm"), ValueError, "task must be one of bijection"),
+        (lambda: networks.draw(small(), 10_000_000), ValueError, "step must be at most 9999999"),
+        (lambda: networks.draw(small(), -1), ValueError, "step must be at least 0"),
+        (lambda: networks.log_spaced(0, 2), ValueError, "steps must be at least 1"),
+        (lambda: networks.held_rows(networks.build(small()), "keys"), ValueError, "held must be one of routing, values"),
+        (lambda: networks.restored(small(), {}), ValueError, "weights must be those of the settings' network"),
+        (lambda: networks.train(small(), ""), ValueError, "out must name a folder"),
+        (lambda: networks.train(small(), "new", "tpu"), ValueError, "device must be cpu, cuda"),
+        (lambda: networks.evaluate(networks.build(small()), networks.draw(small(), None), 0), ValueError, "chunk must be"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
 def test_refusals(tmp_path):
     settings = small(steps=2)
     networks.train(settings, tmp_path / "done")
@@ -234,6 +262,10 @@ def test_refusals(tmp_path):
         ({"architecture": "cnn"}, "architecture must be one of transformer"),
         ({"profile": "big"}, "profile must be one of quick, paper"),
         ({"steps": 0}, "steps must be at least 1"),
+        ({"positions": "foo"}, "positions must be one of none"),
+        ({"mixing": "foo"}, "mixing must be one of softmax"),
+        ({"held_from": 10**6}, "held_from must be at most"),
+        ({"held_from": 1}, "held_from must be 0 where nothing is held"),
         ({"rate": 0.0}, "rate must be finite and above 0"),
         ({"seed": -1}, "seed must be at least 0"),
         ({"clip": math.inf}, "clip must be finite"),

@@ -381,6 +381,24 @@ def test_a_piece_however_short_goes_on_by_a_step(dry, capsys):
         assert f"time is over at rate-0.001, {step} of 40 steps" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: recorded.record_cell("bijection", "lstm", CPU, seeds=0), "seeds must be at least 1"),
+        (lambda: recorded.record_cell("bijection", "lstm", CPU, rate=0.1), "changes must leave rate, seed, snapshots alone"),
+        (lambda: recorded.record_cell("bijection", "lstm", CPU, batch=0), "batch must be at least 1"),
+        (lambda: recorded.tune_cell("bijection", "lstm", CPU, steps=3), "changes must leave rate, seed, steps alone"),
+        (lambda: recorded.record_geometry(CPU, ()), "names must not be empty"),
+        (lambda: recorded.record_geometry(CPU, ("foo",)), "names must be one of"),
+        (lambda: recorded.record_frozen(CPU, ("foo",)), "freezes must be one of routing"),
+        (lambda: recorded.record_lookup_frozen(CPU, ("foo",)), "freezes must be one of routing"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_recorded_is_refused_before_anything_is_trained(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 def test_sculpting_is_measured_along_training(monkeypatch, tmp_path):
     monkeypatch.setattr(recorded, "RUNS", tmp_path)
     few = {"seeds": 2, "steps": 4, "parameters": 4000, "batch": 2, "sequences": 4}

@@ -146,6 +146,16 @@ def test_the_uniform_predictor_on_the_paper_sized_bijection():
     assert tunnels.entropy_error(batch.posterior, uniform, batch.supervised).mean == pytest.approx(1.107, abs=0.01)
 
 
+def test_counting_is_the_exact_answer_without_the_keys():
+    tunnel = TUNNELS["recall"]
+    batch = draw(tunnel, 20_000)
+    counting = tunnel.predictors(batch)["counting"]
+    assert_calibrated(counting, batch.targets, batch.supervised)
+    tokens = batch.inputs[7, : 2 * tunnel.N].tolist()
+    shown = [token - tunnel.keys for token in tokens[1::2]]
+    assert counting[7, -1].tolist() == [shown.count(v) / tunnel.N for v in range(tunnel.values)]
+
+
 def test_recall_against_a_dictionary():
     tunnel = TUNNELS["recall"]
     batch = draw(tunnel, 100)
