@@ -76,7 +76,7 @@ LEDGER = {
         {"at the end": "em-against-sgd:C5_end", "at each arm's best": "em-against-sgd:C5_best"},
         {
             f"{lead}{label}{tail}": f"em-against-sgd:long_{kind}_{arm}"
-            for start, tail, kind in (("KL to the exact answer at the end, ", "", "kl"), ("at each arm's best, ", " at best", "best_kl"))
+            for start, tail, kind in (("KL to the exact answer at the end, ", "", "kl"), ("", " at its best", "best_kl"))
             for lead, label, arm in ((start, "EM-like", "em"), ("", "SGD", "sgd"), ("", "tuned SGD", "tuned-sgd"))
         },
         ("sticky-converged",),
