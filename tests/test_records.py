@@ -39,10 +39,16 @@ def test_any_change_is_seen(tmp_path, record, part):
     with pytest.raises(ValueError, match="must match its digest"):
         records.read("run", tmp_path)
     path.unlink()
-    with pytest.raises(ValueError, match=r"run `python -m bayesattn_core record run`"):
+    with pytest.raises(ValueError, match=r"remove its folder$"):
         records.read("run", tmp_path)
-    with pytest.raises(ValueError, match=r"record bijection-lstm --profile paper`"):
-        records.read("paper-bijection-lstm", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("none", "none`"), ("paper-bijection-lstm", "bijection-lstm --profile paper`")]
+)
+def test_a_record_that_the_book_lacks_says_how_it_is_made(name, how):
+    with pytest.raises(ValueError, match=f"remove its folder and run `python -m bayesattn_core record {how}"):
+        records.read(name)
 
 
 def test_nothing_half_written_is_left(tmp_path, record, monkeypatch):
