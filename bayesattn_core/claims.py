@@ -31,6 +31,8 @@ def interval(differences: Tensor, seed: int = 0) -> tuple[float, float]:
     Raises ValueError for fewer than five seeds.
     """
     n = checks.tensor("differences", differences, dims=1).shape[0]
+    if differences.dim() != 1:
+        raise ValueError(f"differences must have one dimension, the seeds, got shape {tuple(differences.shape)}")
     if n < 5:
         raise ValueError(f"differences must come from at least 5 seeds, got {n}")
     generator = torch.Generator().manual_seed(seed)
@@ -346,8 +348,10 @@ def c7(learned: Tensor, shuffled: Tensor, classes: list[int]) -> Verdict:
     """
     paired(learned=learned, shuffled=shuffled)
     places = [k for k, C in enumerate(classes) if C >= 8]
-    if not places or len(classes) != len(learned):
-        raise ValueError(f"classes must be the {len(learned)} of the ranks and one of them 8 or more, got {classes}")
+    if not places or len(classes) != len(learned) or min(classes) < 2:
+        raise ValueError(
+            f"classes must be the {len(learned)} of the ranks, none below 2 and one of them 8 or more, got {classes}"
+        )
     low = [learned[k].double().mean().item() <= (classes[k] - 1) / 2 for k in places]
     below = [clear_above(shuffled[k] - learned[k]) for k in places]
     above = [clear_above(learned[k] - shuffled[k]) for k in places]
@@ -365,9 +369,10 @@ def c8(aligned: Tensor, random: Tensor, controls: dict[str, Tensor]) -> Verdict:
     that know W_O, but not the errors.
 
     Falsified if not clearly above random planes; not clearly above every control leaves "in part". (Errors to shuffled
-    labels, W_O's strongest directions and random errors were added to the controls after the first verdict.)
+    labels, W_O's strongest directions, random errors and heads trained on shuffled labels were added to the controls after
+    the first verdict.)
     """
-    paired(aligned=aligned, random=random, **controls)
+    paired(**{"aligned": aligned, "random": random} | {f"controls[{name!r}]": of for name, of in controls.items()})
     beyond = clear_above(aligned - random)
     level = [name for name, control in controls.items() if not clear_above(aligned - control)]
     numbers = ", ".join(

@@ -70,6 +70,13 @@ def setting(
     return chain, {name: torch.stack([w[name] for w in weights]).to(device) for name in head.WEIGHTS}
 
 
+def shuffled_draws(seed: int) -> tuple[tasks.Chain, dict[str, Tensor]]:
+    """The authors' draws with the targets at random positions: labels that say nothing of the inputs."""
+    chain, weights = tasks.author_draws(seed)
+    order = torch.randperm(len(chain.targets), generator=torch.Generator().manual_seed(seed))
+    return chain._replace(targets=chain.targets[order]), weights
+
+
 def descend_arms(
     task: tasks.Chain | tasks.Lookup, weights: dict[str, Tensor], rates: dict[str, Tensor], steps: int, **options
 ) -> training.Descent:

@@ -8,6 +8,7 @@ training, snapshots are the first dimension.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -151,11 +152,23 @@ def key_cosine(keys: Tensor, labels: Tensor | None = None) -> Tensor:
         raise ValueError("keys must not be 0, got a key of norm 0")
     cosines = (keys / norms @ (keys / norms).mT).abs()
     labels = torch.arange(n, device=keys.device) if labels is None else labels
-    checks.tensor("labels", labels, last=(n,), floating=False)
+    if checks.tensor("labels", labels, last=(n,), floating=False).dtype != torch.int64:
+        raise TypeError(f"labels must be int64, got {labels.dtype}")
     differ = (labels[..., :, None] != labels[..., None, :]).to(keys.dtype)
     if bool((differ.sum((-2, -1)) == 0).any()):
         raise ValueError("labels must differ somewhere, got labels that are all the same")
     return (cosines * differ).sum((-2, -1)) / differ.sum((-2, -1))
+
+
+def centred_ranks(name: str, x: Tensor) -> Tensor:
+    """Ranks of x (..., n) less their mean; equal entries share their mean rank. ValueError, which names them, for fewer than
+    two entries and for entries that are all equal."""
+    x = checks.tensor(name, x, dims=1).contiguous()
+    ordered = x.sort(-1).values
+    twice = torch.searchsorted(ordered, x) + torch.searchsorted(ordered, x, right=True)
+    if bool((ordered[..., 0] == ordered[..., -1]).any()):
+        raise ValueError(f"{name} must have entries that differ, got entries that are all equal")
+    return (twice.to(x.dtype) - twice.to(x.dtype).mean(-1, keepdim=True)) / 2
 
 
 def spearman(a: Tensor, b: Tensor) -> Tensor:
@@ -165,18 +178,15 @@ def spearman(a: Tensor, b: Tensor) -> Tensor:
     """
     n = checks.tensor("a", a, dims=1).shape[-1]
     checks.tensor("b", b, last=(n,))
+    ranks = centred_ranks("a", a), centred_ranks("b", b)
+    return (ranks[0] * ranks[1]).sum(-1) / (ranks[0].norm(dim=-1) * ranks[1].norm(dim=-1))
 
-    def ranks(x: Tensor) -> Tensor:
-        x = x.contiguous()
-        ordered = x.sort(-1).values
-        twice = torch.searchsorted(ordered, x) + torch.searchsorted(ordered, x, right=True)  # ranks, ties shared
-        centred = twice.to(x.dtype) - twice.to(x.dtype).mean(-1, keepdim=True)
-        norm = centred.norm(dim=-1, keepdim=True)
-        if bool((norm == 0).any()):
-            raise ValueError("a and b must each have entries that differ, got entries that are all equal")
-        return centred / norm
 
-    return (ranks(a) * ranks(b)).sum(-1)
+def rank_ceiling(x: Tensor) -> Tensor:
+    """The largest rank correlation with x (..., n) that numbers without ties can have, (...): 1 if x has none, less if it has,
+    for no such numbers can rank alike what is equal. ValueError for fewer than two entries and entries that are all equal."""
+    ranks, n = centred_ranks("x", x), x.shape[-1]
+    return ranks.norm(dim=-1) / math.sqrt(n * (n**2 - 1) / 12)
 
 
 def without(points: Tensor, axes: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 Points are the residual stream after the last block at supervised positions: what the network predicts from, in every
 architecture. Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
-of a principal axis means nothing. The book uses this in the chapter "How training sculpts a manifold".
+of a principal axis means nothing, and a share of what ties allow. The book uses this in the chapter "How training sculpts a manifold".
 """
 
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 from torch import Tensor
@@ -24,26 +25,47 @@ def varying(name: str, values: Tensor) -> Tensor:
     return values
 
 
+def sequences(points: Tensor, entropy: Tensor | None = None, tokens: Tensor | None = None) -> tuple[int, int, int]:
+    """The sizes B, T, d of points (B, T, d), if entropies (B, T) and tokens (B, T) fit them; ValueError, which names what does
+    not, and for more dimensions."""
+    given = {"points": points, "entropy": entropy, "tokens": tokens}
+    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
+    for name, dims in (("points", 3), ("entropy", 2), ("tokens", 2)):
+        if given[name] is not None:
+            shape = checks.tensor(name, given[name], last=(B, T, d)[:dims], floating=name != "tokens").shape
+            if len(shape) != dims:
+                raise ValueError(f"{name} must have {dims} dimensions, got shape {tuple(shape)}")
+    return B, T, d
+
+
+def ranked_alike(coordinate: Tensor, entropy: Tensor) -> Tensor:
+    """|rank correlation| of a coordinate with entropies (..., n), (...), as a share of the largest that a coordinate without
+    ties could have (geometry.rank_ceiling): 1 if it ranks entropies without fault, whatever their ties. Entropies are equal
+    up to 1e-6."""
+    entropy = entropy.round(decimals=6)
+    return geometry.spearman(coordinate, entropy).abs() / geometry.rank_ceiling(entropy)
+
+
 def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
-    """|rank correlation| of the first principal coordinate of points (B, T, d) with entropies (B, T): over all points, and
-    at fixed position (the mean over positions at which the entropy differs between sequences; NaN if there is none).
+    """How the first principal coordinate of points (B, T, d) ranks entropies (B, T), see `ranked_alike`: over all points, and
+    at fixed position (the mean over positions at which both differ between sequences; NaN if there is none).
 
     The axis is that of all points in both. Raises ValueError for shapes that do not fit and for entropies that do not vary.
     """
-    B, T = checks.tensor("points", points, dims=3).shape[:2]
-    varying("entropy", checks.tensor("entropy", entropy, last=(B, T)))
+    sequences(points, entropy)
+    varying("entropy", entropy)
     axes, _ = geometry.principal_axes(points.flatten(0, 1), 1)
     coordinate = (points @ axes)[..., 0]
-    overall = geometry.spearman(coordinate.flatten(), entropy.flatten()).abs().item()
-    varied = entropy.amax(0) - entropy.amin(0) > 1e-6
+    overall = ranked_alike(coordinate.flatten(), entropy.flatten()).item()
+    varied = (entropy.amax(0) - entropy.amin(0) > 1e-5) & (coordinate.amax(0) > coordinate.amin(0))
     if not bool(varied.any()):
         return overall, math.nan
-    return overall, geometry.spearman(coordinate[:, varied].mT, entropy[:, varied].mT).abs().mean().item()
+    return overall, ranked_alike(coordinate[:, varied].mT, entropy[:, varied].mT).mean().item()
 
 
 def without_tokens(points: Tensor, tokens: Tensor) -> Tensor:
     """points (B, T, d) less the mean of all points with the same token; tokens (B, T) int64."""
-    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
+    B, T, d = sequences(points, tokens=tokens)
     members = checks.members("tokens", tokens, T).to(points.dtype).flatten(0, 1)  # (B T, tokens)
     flat = points.reshape(-1, d)
     means = members.mT @ flat / members.sum(0).clamp(min=1)[:, None]
@@ -57,8 +79,7 @@ def entropy_correlation_within(points: Tensor, entropy: Tensor, tokens: Tensor) 
 
     Raises ValueError for shapes that do not fit and for negative tokens.
     """
-    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
-    checks.tensor("entropy", entropy, last=(B, T))
+    B, T, d = sequences(points, entropy, tokens)
     apart = without_tokens(points, tokens)
     flat = apart.view(-1, d)
     if flat.norm() <= 1e-9 * points.norm():
@@ -69,17 +90,19 @@ def entropy_correlation_within(points: Tensor, entropy: Tensor, tokens: Tensor) 
         for token in tokens[:, t].unique():
             same = tokens[:, t] == token
             x, H = coordinate[same, t], entropy[same, t]
-            if len(x) >= LEAST_GROUP and H.max() - H.min() > 1e-6 and x.max() > x.min():
-                found.append(geometry.spearman(x, H).abs())
+            if len(x) >= LEAST_GROUP and H.max() - H.min() > 1e-5 and x.max() > x.min():
+                found.append(ranked_alike(x, H))
     return torch.stack(found).mean().item() if found else math.nan
 
 
 def reader(points: Tensor, told: Tensor) -> Tensor:
     """The direction (d, 1) along which points (n, d) best tell the numbers told (n,), by least squares after centring.
 
-    Raises ValueError for numbers, or points, that are all the same."""
-    d = checks.tensor("points", points, dims=2).shape[-1]
-    varying("told", checks.tensor("told", told, last=(points.shape[0],)))
+    Raises ValueError for shapes that do not fit, and for numbers, or points, that are all the same."""
+    n, d = checks.tensor("points", points, dims=2).shape[-2:]
+    varying("told", checks.tensor("told", told, last=(n,)))
+    if points.dim() != 2 or told.dim() != 1:
+        raise ValueError(f"points and told must have 2 and 1 dimensions, got {points.dim()} and {told.dim()}")
     x, y = geometry.centred("points", points), told - told.mean()
     ridge = 1e-6 * x.square().sum() / d * torch.eye(d, dtype=points.dtype, device=points.device)
     return torch.linalg.solve(x.mT @ x + ridge, x.mT @ y)[:, None]
@@ -106,14 +129,17 @@ def measure(
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
     correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within;
-    correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; readable: share of the
+    correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; ceiling: what ties leave of
+    a plain rank correlation at fixed position (geometry.rank_ceiling, mean over positions); readable: share of the
     entropy's variance that its linear reader tells; clusters, clusters_shuffled: the share of the points' variance that the
     means of the targets' classes explain, and with targets shuffled likewise; participation_ratio, effective_rank of the
     points; kl, kl_without_entropy, kl_without_line, kl_without_random, kl_without_first: KL(exact || model) in bits as it is,
     with the entropy erased (see erased), with a random linear function of the points erased in the same way, and with
-    the points' variation along a random axis (means of ten) and along the first principal axis removed; for a Transformer
-    keys, keys_random: mean absolute cosine of the keys of different tokens of a sequence, turned by their positions as the
-    scores use them, over layers and heads, and of random vectors of their dimension.
+    the points' variation along a random axis (means of ten) and along the first principal axis removed; moved_entropy,
+    moved_line, moved_random, moved_first: how far each moves the points, mean square as a share of their variance; for a
+    Transformer keys, keys_random: mean absolute cosine of the keys of different tokens of a sequence, turned by their positions
+    as the scores use them, over layers and heads, and of random vectors of their dimension; keys_centred,
+    keys_centred_random: the same once the mean key of the sequence is taken away from each.
     """
     inside, supervised = model.record(judge.inputs), judge.supervised[0]
     points = inside[-1]["residual"][:, supervised].double()
@@ -141,35 +167,47 @@ def measure(
     axis = reader(fitted, told)
     missed = entropy.flatten() - told.mean() - (flat - fitted.mean(0)) @ axis[:, 0]
     found["readable"] = 1 - (missed.square().mean() / entropy.var(correction=0)).item()
+    ties = entropy.round(decimals=6)[:, entropy.amax(0) - entropy.amin(0) > 1e-5]
+    found["ceiling"] = geometry.rank_ceiling(ties.mT).mean().item()
 
-    def scored(changed: Tensor) -> float:
+    def scored(changed: Tensor) -> tuple[float, float]:
+        """The divergence, and how far the points were moved."""
         residual = inside[-1]["residual"].clone()
         residual[:, supervised] = changed.view_as(points).to(residual.dtype)
-        return tunnels.kl(judge.posterior, model.head(model.norm(residual)).log_softmax(-1), judge.supervised).mean
+        log_p = model.head(model.norm(residual)).log_softmax(-1)
+        moved = (changed - flat).square().sum() / geometry.centred("points", flat).square().sum()
+        return tunnels.kl(judge.posterior, log_p, judge.supervised).mean, moved.item()
 
+    found["kl"], _ = scored(flat)
     random = torch.randn(10, flat.shape[-1], 1, generator=generator, dtype=flat.dtype).to(flat.device)
-    found |= {
-        "kl": scored(flat),
-        "kl_without_entropy": scored(erased(flat, fitted, told)),
-        "kl_without_line": sum(scored(erased(flat, fitted, fitted @ other[:, 0])) for other in random) / len(random),
-        "kl_without_first": scored(geometry.without(flat, geometry.principal_axes(fitted, 1)[0])),
-        "kl_without_random": sum(scored(geometry.without(flat, other)) for other in random) / len(random),
-    }
+    for name, changed in {
+        "entropy": [erased(flat, fitted, told)],
+        "line": [erased(flat, fitted, fitted @ other[:, 0]) for other in random],
+        "first": [geometry.without(flat, geometry.principal_axes(fitted, 1)[0])],
+        "random": [geometry.without(flat, other) for other in random],
+    }.items():
+        scores = torch.tensor([scored(points) for points in changed], dtype=torch.float64).mean(0)
+        found[f"kl_without_{name}"], found[f"moved_{name}"] = scores.tolist()
     if "keys" in inside[0]:
         keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)
         tokens = judge.inputs[:, None]  # the same for all heads
-        found["keys"] = geometry.key_cosine(keys, tokens).mean().item()
         random = torch.randn(keys.shape, generator=generator).to(keys.device)
-        found["keys_random"] = geometry.key_cosine(random, tokens).mean().item()
+        for end, of in (("", keys), ("_random", random)):
+            found[f"keys{end}"] = geometry.key_cosine(of, tokens).mean().item()
+            found[f"keys_centred{end}"] = geometry.key_cosine(of - of.mean(-2, keepdim=True), tokens).mean().item()
     return found
 
 
 def probes(weights: dict[str, Tensor]) -> tuple[list[int], list[dict[str, Tensor]]]:
     """What a record holds of a probe batch along training (see networks.probe): the steps, and for every layer
-    {name: (frames, B, ...)} in float64. ValueError for weights without probes."""
-    keys = [name.removeprefix("probe@").split("/") for name in weights if name.startswith("probe@")]
-    if not keys:
+    {name: (frames, B, ...)} in float64. ValueError for weights without probes, or with others than probe@STEP/LAYER/WHAT."""
+    names = [name for name in weights if name.startswith("probe@")]
+    if not names:
         raise ValueError(f"weights must hold probes, got none among {len(weights)} tensors")
+    for name in names:
+        if not re.fullmatch(r"probe@\d+/\d+/\w+", name):
+            raise ValueError(f"weights must name probes probe@STEP/LAYER/WHAT, got {name!r}")
+    keys = [name.removeprefix("probe@").split("/") for name in names]
     steps = sorted({int(step) for step, *_ in keys})
     return steps, [
         {
@@ -185,17 +223,25 @@ def side_by_side(values: Tensor) -> Tensor:
     return checks.tensor("values", values, dims=5).transpose(2, 3).flatten(3).flatten(1, 2)
 
 
-def along_training(layers: list[dict[str, Tensor]], tokens: Tensor, shown: slice = slice(None)) -> dict[str, Tensor]:
-    """Of the layers of `probes` on tokens (B, T): attention, values (frames, layers), how far they are from their last state
-    (mean Jensen-Shannon distance of rows; relative distance of the points); keys (frames, layers, heads): mean absolute
-    cosine of the keys of different tokens at the positions `shown`, mean over sequences."""
-    tokens = checks.tensor("tokens", tokens, dims=2, floating=False)[:, None, shown]
+def along_training(layers: list[dict[str, Tensor]], labels: Tensor, shown: slice = slice(None)) -> dict[str, Tensor]:
+    """Of the layers of `probes`: attention, values (frames, layers), how far they are from their last state (mean
+    Jensen-Shannon distance of rows; relative distance of the points); keys (frames, layers, heads): mean absolute cosine of
+    keys at the positions `shown` whose labels (B, positions) int64 differ, mean over sequences.
+
+    Raises ValueError for no layers, and for labels that do not fit the keys.
+    """
+    if not layers:
+        raise ValueError("layers must not be empty, got none")
+    keys = [layer["keys"][..., shown, :] for layer in layers]  # (frames, B, heads, positions, d / heads)
+    B, _, positions, _ = keys[0].shape[-4:]
+    if checks.tensor("labels", labels, floating=False).shape != (B, positions):
+        raise ValueError(f"labels must have shape {(B, positions)}, got {tuple(labels.shape)}")
     found: dict[str, list[Tensor]] = {"attention": [], "values": [], "keys": []}
-    for layer in layers:
+    for layer, of in zip(layers, keys, strict=True):
         points = side_by_side(layer["values"])
         found["attention"].append(geometry.jensen_shannon(layer["attention"], layer["attention"][-1]).mean((1, 2, 3)))
         found["values"].append(geometry.relative_distance(points, points[-1]))
-        found["keys"].append(geometry.key_cosine(layer["keys"][..., shown, :], tokens).mean(1))
+        found["keys"].append(geometry.key_cosine(of, labels[:, None]).mean(1))
     return {name: torch.stack(of, 1) for name, of in found.items()}
 
 

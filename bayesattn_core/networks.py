@@ -203,6 +203,8 @@ def held_rows(model: models.Model, held: str | None) -> list[tuple[Tensor, Tenso
     if held is not None:
         checks.choice("held", held, HELD)
     qkv = [p for name, p in model.named_parameters() if held and ".qkv." in name]  # weights and biases
+    if held and not qkv:
+        raise ValueError(f"model must have maps to queries, keys and values, got a {type(model).__name__} without any")
     rows = [p.detach().unflatten(0, (3, -1))[HELD[held]] for p in qkv]
     return [(view, view.clone()) for view in rows]
 
@@ -240,8 +242,8 @@ def log_spaced(steps: int, count: int) -> list[int]:
     checks.integer("steps", steps, least=1)
     if checks.integer("count", count) == 0:
         return []
-    inner = torch.logspace(0, math.log10(steps), max(count - 1, 1), dtype=torch.float64)
-    return sorted({0, steps, *inner.round().int().tolist()})
+    inner = torch.logspace(math.log10(steps), 0, max(count - 1, 0), dtype=torch.float64)  # the last first
+    return sorted({steps, *inner.round().int().tolist(), *([0] if count > 1 else [])})
 
 
 PROBED = ("attention", "keys", "values", "hidden", "y", "activations")  # what parts record that is kept of a probe

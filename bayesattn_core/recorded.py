@@ -94,7 +94,8 @@ def record_fair(
     rates = experiments.fair_rates(chain, weights, arms)
     label = f"sticky, {len(seeds)} seeds, {steps} steps"
     run = experiments.descend_fair(chain, weights, rates, arms, steps, snapshots=snapshots, label=label)
-    task = f"sticky chain, {'authors' if draws is tasks.author_draws else 'fresh'} draws"
+    whose = {tasks.author_draws: "authors' draws", experiments.shuffled_draws: "authors' draws, labels shuffled"}
+    task = f"sticky chain, {whose.get(draws, 'fresh draws')}"
     listed = {name: rate.tolist() for name, rate in rates.items()}
     config = {"task": task, "seeds": list(seeds), "arms": list(arms), "rates": listed}
     return as_record(config, run, device, time.perf_counter() - start, every)
@@ -226,7 +227,8 @@ def record_ranks(
     """manifold-rank: effective rank and participation ratio of values X W_V before and after training on fresh sequences at
     every step, and of their displacement, for every number of classes C and every arm of experiments.RANK_ARMS.
 
-    Metrics {measure_of_what: (classes, seeds, arms)}, the loss (classes, seeds, arms, 2) before and after, in nats. `base`
+    Metrics {measure_of_what: (classes, seeds, arms)}, the displacement's size relative to the values at the start,
+    distance_moved (classes, seeds, arms), and the loss (classes, seeds, arms, 2) before and after, in nats. `base`
     is the learning rate of every weight that an arm does not hold: of 0.03, 0.1, 0.3 and 1 the largest at which no C
     diverged in 100 steps on two seeds that are not reported."""
     start, arms = time.perf_counter(), list(experiments.RANK_ARMS)
@@ -250,6 +252,8 @@ def record_ranks(
         for name, measure in measures.items():
             for what, values in points.items():
                 found.setdefault(f"{name}_{what}", []).append(measure(values.double()).float().cpu())
+        distance = geometry.relative_distance(points["after"], points["before"])
+        found.setdefault("distance_moved", []).append(distance.float().cpu())
         found.setdefault("loss", []).append(torch.stack([run.loss[0], run.loss[-1]], -1).cpu())
     config = {
         "task": "sticky chain, fresh draws", "classes": list(classes), "seeds": list(seeds), "arms": arms, "steps": steps,
@@ -409,10 +413,13 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     start, found, seeds = time.perf_counter(), {}, None
     if not names:
         raise ValueError("names must not be empty, got none")
+    for name in names:
+        checks.choice("names", name, CELLS)
     for c, name in enumerate(names):
-        cell = dict(CELLS[checks.choice("names", name, CELLS)])
+        cell = dict(CELLS[name])
         seeds = range(cell.pop("seeds"))
-        record, folder = records.read(name), cell_folder(cell["task"], cell["architecture"], "quick", {})
+        changes = {what: value for what, value in cell.items() if what not in ("task", "architecture")}
+        record, folder = records.read(name), cell_folder(cell["task"], cell["architecture"], "quick", changes)
         for seed in seeds:
             snapshots = 12 if seed == 0 else 0
             settings = networks.settings(**cell, rate=record.config["rate"], seed=seed, snapshots=snapshots)
@@ -426,15 +433,20 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     return records.Record(config, found, {}, records.provenance(device, time.perf_counter() - start))
 
 
-SCULPTED = ("bijection", "hmm-fixed-sticky", "recall-8")
+SCULPTED = ("bijection", "bijection-replacement", "hmm-fixed-sticky", "recall-8")
 
 
 def record_sculpting(
     device: torch.device, sculpted: tuple[str, ...] = SCULPTED, count: int = 12, **changes
 ) -> records.Record:
     """manifold-training: `manifolds.along_training` of every seed of some tasks' Transformers, trained again with `count` probe
-    snapshots each: metrics {task/measure: (snapshots, seeds, ...)}; in recall, keys of the values alone."""
+    snapshots each: metrics {task/measure: (snapshots, seeds, ...)}; in recall, the keys at the values' positions, each
+    with the token that its value is bound to for a label."""
     start, found, when, of = time.perf_counter(), {}, {}, {}
+    if not sculpted:
+        raise ValueError("sculpted must not be empty, got none")
+    for task in sculpted:
+        checks.choice("sculpted", task, networks.TASKS)
     for task in sculpted:
         name = f"{task}-transformer"
         cell, folder = CELLS[name] | changes, cell_folder(task, "transformer", "quick", {"snapshots": count} | changes)
@@ -443,9 +455,10 @@ def record_sculpting(
             settings = networks.settings(**cell, rate=rate, seed=seed, snapshots=count)
             run, N = run_once(settings, folder / f"seed-{seed}", device, math.inf), getattr(settings.tunnel, "N", None)
             when[task], layers = manifolds.probes(run.weights)
-            shown = slice(None) if N is None else slice(1, 2 * N, 2)  # recall: keys and values by turns
-            tokens = networks.draw(settings, None).inputs[: networks.PROBES]
-            for measure, values in manifolds.along_training(layers, tokens, shown).items():
+            # recall shows tokens and the values bound to them by turns
+            shown, told = (slice(None),) * 2 if N is None else (slice(1, 2 * N, 2), slice(0, 2 * N, 2))
+            labels = networks.draw(settings, None).inputs[: networks.PROBES, told]
+            for measure, values in manifolds.along_training(layers, labels, shown).items():
                 found.setdefault(f"{task}/{measure}", []).append(values.float())
     metrics = {name: torch.stack(parts, 1) for name, parts in found.items()}
     config = {
@@ -542,6 +555,9 @@ RECORDED = {
         tasks.author_draws, tasks.AUTHOR_SEEDS, device, snapshots=experiments.SNAPSHOT_STEPS
     ),
     "sticky-fair-fresh": lambda device: record_fair(tasks.fresh_draws, experiments.FRESH_SEEDS, device),
+    "sticky-shuffled": lambda device: record_fair(
+        experiments.shuffled_draws, tasks.AUTHOR_SEEDS, device, ("sgd", "em"), snapshots=experiments.SNAPSHOT_STEPS
+    ),
     "sticky-frozen": record_frozen,
     "sticky-converged": lambda device: record_fair(
         tasks.author_draws, tasks.AUTHOR_SEEDS, device, CONVERGED_ARMS, 10_000, 10, CONVERGED_SNAPSHOTS

@@ -23,6 +23,8 @@ def test_interval():
     assert claims.interval(torch.full((5,), 2.0)) == (2.0, 2.0)
     with pytest.raises(ValueError, match="at least 5 seeds, got 4"):
         claims.interval(torch.ones(4))
+    with pytest.raises(ValueError, match="differences must have one dimension"):
+        claims.interval(torch.ones(6, 5))
 
 
 def test_c4():
@@ -207,6 +209,8 @@ def test_c7():
         claims.c7(torch.ones(3, 5), torch.ones(3, 5), [2, 4, 6])
     with pytest.raises(ValueError, match="classes must be the 3 of the ranks"):
         claims.c7(torch.ones(3, 5), torch.ones(3, 5), [8, 16])
+    with pytest.raises(ValueError, match="none below 2"):
+        claims.c7(torch.ones(2, 5), torch.ones(2, 5), [1, 16])
 
 
 def test_c8():
@@ -244,3 +248,5 @@ def test_c1_and_c2_have_the_limits_of_the_ledger():
 def test_seeds_that_do_not_pair_are_named():
     with pytest.raises(ValueError, match="trained, untrained, shuffled must have the same seeds, got shapes"):
         claims.c9(torch.ones(5), torch.ones(6), torch.ones(5))
+    with pytest.raises(ValueError, match=r"controls\['random'\] must have the same seeds"):
+        claims.c8(torch.ones(5), torch.ones(5), {"random": torch.ones(6)})

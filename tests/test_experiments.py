@@ -85,7 +85,12 @@ def test_a_run_can_be_held_and_gone_on_with(short):
 
 
 @pytest.mark.parametrize(
-    ("name", "draws"), [("sticky-fair-authors", tasks.author_draws), ("sticky-fair-fresh", tasks.fresh_draws)]
+    ("name", "draws"),
+    [
+        ("sticky-fair-authors", tasks.author_draws),
+        ("sticky-fair-fresh", tasks.fresh_draws),
+        ("sticky-shuffled", experiments.shuffled_draws),
+    ],
 )
 def test_the_fair_records_replay(name, draws):
     """First steps, and final weights against final losses, of two seeds and every arm."""
@@ -99,6 +104,17 @@ def test_the_fair_records_replay(name, draws):
     mean = attention.uniform_weights(chain.inputs)
     loss, _, _ = attention.blockwise(chain.inputs[:, None], final, chain.targets[:, None], mean)
     assert torch.allclose(loss, record.metrics["loss"][-1, :2], rtol=0, atol=1e-4)
+
+
+def test_shuffled_labels_are_the_same_labels_elsewhere():
+    (chain, weights), (shuffled, same) = tasks.author_draws(42), experiments.shuffled_draws(42)
+    assert torch.equal(weights["W_V"], same["W_V"])
+    assert torch.equal(chain.inputs, shuffled.inputs)
+    assert torch.equal(chain.targets.sort().values, shuffled.targets.sort().values)
+    stays = (chain.targets[1:] == chain.targets[:-1]).double().mean()  # sticky
+    assert (shuffled.targets[1:] == shuffled.targets[:-1]).double().mean() < stays / 2
+    assert torch.equal(shuffled.targets, experiments.shuffled_draws(42)[0].targets)
+    assert not torch.equal(shuffled.targets, experiments.shuffled_draws(43)[0].targets)
 
 
 @pytest.mark.parametrize("name", ["sticky-frozen", "sticky-frozen-content"])

@@ -176,6 +176,16 @@ def test_spearman_is_scipys(draw):
     assert geometry.spearman(x, -x.exp()).item() == pytest.approx(-1)
 
 
+def test_no_numbers_without_ties_rank_better_than_the_ceiling(draw):
+    tied = torch.randint(0, 4, (3, 50), generator=draw).double()
+    ceiling = geometry.rank_ceiling(tied)
+    told = tied + 0.1 * torch.rand(3, 50, generator=draw, dtype=torch.float64)  # ranks what differs without fault
+    assert torch.allclose(geometry.spearman(told, tied), ceiling)
+    assert bool((ceiling < 0.99).all())
+    assert torch.allclose(geometry.rank_ceiling(told), torch.ones(3).double())
+    assert bool((geometry.spearman(torch.rand(3, 50, generator=draw).double(), tied).abs() < ceiling).all())
+
+
 def test_without_an_axis_nothing_varies_along_it(draw):
     points, axes = (
         torch.randn(40, 6, generator=draw, dtype=torch.float64) + 3,
@@ -196,6 +206,7 @@ def test_without_an_axis_nothing_varies_along_it(draw):
         (lambda: geometry.key_cosine(torch.ones(1, 3)), "keys must be at least 2, got 1"),
         (lambda: geometry.key_cosine(torch.zeros(2, 3)), "keys must not be 0"),
         (lambda: geometry.key_cosine(torch.ones(2, 3), torch.ones(2).long()), "labels must differ somewhere"),
+        (lambda: geometry.rank_ceiling(torch.ones(3)), "x must have entries that differ"),
         (lambda: geometry.principal_axes(torch.ones(3, 2), 1), "points must not all be the same"),
         (lambda: geometry.cka(torch.eye(3), torch.ones(3, 2)), "b must not all be the same"),
         (lambda: geometry.principal_angles(torch.ones(3, 2), torch.eye(3)), "a must have independent columns"),

@@ -30,6 +30,25 @@ def test_a_planted_entropy_coordinate_is_found_at_fixed_position(draw):
     assert math.isnan(fixed)
 
 
+def test_a_coordinate_that_ranks_without_fault_has_1_whatever_the_ties(draw):
+    entropy = torch.randint(0, 3, (200, 5), generator=draw).double()
+    told = entropy + 0.1 * torch.rand(200, 5, generator=draw, dtype=torch.float64)
+    overall, fixed = manifolds.entropy_correlation(told[..., None], entropy + 1e-9 * told)
+    assert overall == pytest.approx(1)
+    assert fixed == pytest.approx(1)
+    assert geometry.spearman(told.mT, entropy.mT).mean() < 0.96
+    points = torch.cat([told[..., None], torch.zeros(200, 5, 1)], -1)
+    tokens = torch.randint(0, 2, (200, 5), generator=draw)
+    assert manifolds.entropy_correlation_within(points, entropy, tokens) == pytest.approx(1)
+
+
+def test_at_a_position_where_the_coordinate_is_the_same_nothing_is_ranked(draw):
+    entropy = torch.rand(50, 3, generator=draw, dtype=torch.float64)
+    points = entropy[..., None].clone()
+    points[:, 1] = 0.5
+    assert manifolds.entropy_correlation(points, entropy)[1] == pytest.approx(1)
+
+
 def test_within_tokens_only_what_goes_beyond_the_token_counts(draw):
     tokens = torch.randint(0, 3, (400, 6), generator=draw)
     entropy = torch.rand(400, 6, generator=draw, dtype=torch.float64)
@@ -99,8 +118,11 @@ def test_measures_of_a_network(architecture, draw):
     evaluated = networks.evaluate(model, judge)["kl"].mean().item()
     assert found["kl"] == pytest.approx(evaluated, rel=1e-4)
     if architecture == "transformer":
-        keys = model.record(judge.inputs)[1]["keys"][3, 2]
-        assert 0 < geometry.key_cosine(keys).item() < 1
+        keys = torch.stack([block["keys"] for block in model.record(judge.inputs)])
+        for name, of in (("keys", keys), ("keys_centred", keys - keys.mean(-2, keepdim=True))):
+            cosine = geometry.key_cosine(of, judge.inputs[:, None]).mean().item()
+            assert found[name] == pytest.approx(cosine, rel=1e-4)
+        assert found["keys_centred"] != pytest.approx(found["keys"], rel=1e-3)
 
 
 def test_once_erased_no_line_tells_it_and_points_move_along_one_direction(draw):
@@ -140,6 +162,9 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
             return residual[..., :3]
 
     found = manifolds.measure(Told(), fit, judge, draw)
+    moved = {name: found[f"moved_{name}"] for name in ("entropy", "line", "first", "random")}
+    assert moved["line"] > moved["random"]  # it goes along what varies most
+    assert found["ceiling"] == pytest.approx(1, abs=0.01)  # few histories, so few entropies, at the first positions
     assert found["correlation_within"] > 3 * found["correlation_within_shuffled"]
     assert found["kl_without_line"] > 10 * found["kl_without_random"]  # random lines move along what varies most
     told = [batch.posterior.double().log().flatten(0, 1) for batch in (fit, judge)]
@@ -148,6 +173,12 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
     left = manifolds.erased(wide[1], wide[0], entropy)[:, :3]
     by_hand = tunnels.kl(judge.posterior, left.view_as(judge.posterior).log_softmax(-1), judge.supervised).mean
     assert found["kl_without_entropy"] == pytest.approx(by_hand, rel=1e-3)
+    spread = (told[1] - told[1].mean(0)).square().sum()
+    assert moved["entropy"] == pytest.approx(((left - told[1]).square().sum() / spread).item(), rel=1e-3)
+    first = geometry.principal_axes(wide[0], 1)[0]
+    assert moved["first"] == pytest.approx(
+        (((wide[1] - wide[1].mean(0)) @ first).square().sum() / spread).item(), rel=1e-6
+    )
     assert by_hand != pytest.approx(found["kl_without_first"], rel=1e-2)
     assert abs(found["kl"]) < 1e-6
     assert found["kl_without_first"] > 0.05
@@ -161,6 +192,14 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
         (lambda: manifolds.reader(torch.rand(9, 3), torch.ones(9)), ValueError, "told must vary, got 1"),
         (lambda: manifolds.erased(torch.rand(9, 3), torch.ones(9, 3), torch.rand(9)), ValueError, "points must not all be"),
         (lambda: manifolds.without_tokens(torch.rand(9, 4, 3), -torch.ones(9, 4).long()), ValueError, "tokens must be int64"),
+        (lambda: manifolds.without_tokens(torch.rand(9, 4, 3), torch.ones(4).long()), ValueError, "tokens must have"),
+        (lambda: manifolds.without_tokens(torch.rand(9, 4, 3), torch.ones(1, 4).long()), ValueError, "tokens must have size 9"),
+        (lambda: manifolds.entropy_correlation(torch.rand(2, 9, 4, 3), torch.rand(9, 4)), ValueError, "points must have 3 dim"),
+        (lambda: manifolds.entropy_correlation_within(torch.rand(9, 4, 3), torch.rand(9, 1), torch.ones(9, 4).long()), ValueError, "entropy must have size 4"),
+        (lambda: manifolds.reader(torch.rand(2, 9, 3), torch.rand(2, 9)), ValueError, "points and told must have 2 and 1"),
+        (lambda: manifolds.along_training([], torch.ones(4, 4).long()), ValueError, "layers must not be empty"),
+        (lambda: manifolds.along_training([{"keys": torch.rand(2, 4, 3, 5, 2)}], torch.ones(5).long()), ValueError, "labels must have shape"),
+        (lambda: manifolds.probes({"probe@x/0/keys": torch.ones(1)}), ValueError, "weights must name probes"),
         (lambda: manifolds.fresh_batch(None, 0), TypeError, "settings must be networks.Settings, got NoneType"),
     ],
 )  # fmt: skip

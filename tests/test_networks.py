@@ -69,6 +69,7 @@ def test_snapshots_of_a_probe_are_kept(tmp_path):
     settings = small(snapshots=3)
     record = records.read(networks.train(settings, tmp_path / "run").name, tmp_path)
     assert networks.log_spaced(12, 3) == [0, 1, 12]
+    assert [networks.log_spaced(12, count) for count in (0, 1, 2)] == [[], [12], [0, 12]]
     model = networks.build(settings)
     first = networks.probe(model, networks.draw(settings, None))
     assert set(first) == {f"0/{name}" for name in ("attention", "keys", "values", "activations", "residual")}
@@ -227,6 +228,7 @@ def test_a_rate_that_destroys_the_weights_is_named_as_diverging(tmp_path):
         (lambda: networks.draw(small(), -1), ValueError, "step must be at least 0"),
         (lambda: networks.log_spaced(0, 2), ValueError, "steps must be at least 1"),
         (lambda: networks.held_rows(networks.build(small()), "keys"), ValueError, "held must be one of routing, values"),
+        (lambda: networks.held_rows(torch.nn.Linear(2, 2), "values"), ValueError, "model must have maps to queries, keys and"),
         (lambda: networks.restored(small(), {}), ValueError, "weights must be those of the settings' network"),
         (lambda: networks.train(small(), ""), ValueError, "out must name a folder"),
         (lambda: networks.train(small(), "new", "tpu"), ValueError, "device must be cpu, cuda"),

@@ -110,6 +110,7 @@ def test_metrics_are_kept_at_every_so_many_steps(short):
         ("sticky-fair-authors", tasks.author_draws, (0, 100, 500, 1000)),
         ("sticky-converged", tasks.author_draws, (1000, 5000, 10_000)),
         ("sticky-fair-fresh", tasks.fresh_draws, (None,)),
+        ("sticky-shuffled", experiments.shuffled_draws, (0, 100, 1000)),
     ],
 )
 def test_recorded_weights_have_the_recorded_loss_on_every_seed(name, draws, steps):
@@ -390,6 +391,8 @@ def test_a_piece_however_short_goes_on_by_a_step(dry, capsys):
         (lambda: recorded.tune_cell("bijection", "lstm", CPU, steps=3), "changes must leave rate, seed, steps alone"),
         (lambda: recorded.record_geometry(CPU, ()), "names must not be empty"),
         (lambda: recorded.record_geometry(CPU, ("foo",)), "names must be one of"),
+        (lambda: recorded.record_sculpting(CPU, ()), "sculpted must not be empty"),
+        (lambda: recorded.record_sculpting(CPU, ("foo",)), "sculpted must be one of"),
         (lambda: recorded.record_frozen(CPU, ("foo",)), "freezes must be one of routing"),
         (lambda: recorded.record_lookup_frozen(CPU, ("foo",)), "freezes must be one of routing"),
     ],
@@ -410,7 +413,7 @@ def test_sculpting_is_measured_along_training(monkeypatch, tmp_path):
     settings = networks.settings("recall-8", "transformer", seed=1, **{k: v for k, v in few.items() if k != "seeds"})
     batch = networks.draw(settings, None)
     keys = networks.build(settings).record(batch.inputs)[1]["keys"][:, 2, 1:16:2].half().double()
-    tokens = batch.inputs[:, 1:16:2]
+    tokens = batch.inputs[:, 0:16:2]  # that the values are bound to
     unit = keys / keys.norm(dim=-1, keepdim=True)
     cosines = (unit @ unit.mT).abs()
     apart = [c[t[:, None] != t].mean() for c, t in zip(cosines, tokens, strict=True)]
