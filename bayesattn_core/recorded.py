@@ -508,7 +508,7 @@ def cells() -> dict[str, dict]:
         # with queries and keys, or values, held from a step on
         **{
             f"{task}-transformer-{held}-held-{step}": cell(task, "transformer", held=held, held_from=step, seeds=3)
-            for task in ("bijection", "hmm-fixed-sticky")
+            for task in ("bijection", "hmm-fixed-sticky", "recall-8")
             for held in networks.HELD
             for step in (0, 100, 400)
         },

@@ -13,9 +13,9 @@ NAMES = {
 }
 TASKS = {
     "bijection": "bijection",
-    "bijection-replacement": "bijection with replacement",
+    "bijection-replacement": "bijection, returning keys",
     "hmm-fixed-sticky": "fixed HMM, sticky",
-    "recall-8": "recall of eight pairs, values",
+    "recall-8": "recall, eight pairs",
 }
 ENTROPY = (
     "viridis"  # of scatter plots coloured by posterior entropy, everywhere the same
