@@ -386,7 +386,8 @@ def c8(aligned: Tensor, random: Tensor, controls: dict[str, Tensor]) -> Verdict:
 
 def c9(trained: Tensor, untrained: Tensor, shuffled: Tensor) -> Verdict:
     """C9, the manifold's coordinate is posterior entropy: absolute rank correlations (seeds,) of the first principal
-    coordinate with the exact entropy at fixed position, in trained and untrained networks and with entropies shuffled.
+    coordinate with the exact entropy at fixed position, in trained and untrained networks and with entropies shuffled, each
+    as a share of what ties allow (manifolds.ranked_alike).
 
     Falsified if not clearly above both controls. Clearly above them, it holds if the mean is at least IS, for then the
     coordinate ranks as entropy does; else in part: a coordinate that tells of entropy is not yet entropy. (Before a reading

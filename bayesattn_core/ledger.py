@@ -116,10 +116,11 @@ LEDGER = {
             "mean squared cosine of the values' plane with that of the errors": "manifolds:aligned_errors_sgd",
             "of errors to shuffled labels": "manifolds:aligned_shuffled_sgd",
             "of the strongest directions of W_O": "manifolds:aligned_strongest_sgd",
+            "a head taught shuffled labels, its own errors": "manifolds:aligned_untaught_sgd",
             "random planes in the space that W_O reads": "manifolds:aligned_readable_sgd",
             "random planes": "manifolds:random_planes",
         },
-        ("sticky-fair-authors",),
+        ("sticky-fair-authors", "sticky-shuffled"),
         ("manifolds:fig-alignment",),
     ),
     "C9": Claim(

@@ -13,7 +13,7 @@ NAMES = {
 }
 TASKS = {
     "bijection": "bijection",
-    "bijection-replacement": "bijection, returning keys",
+    "bijection-replacement": "bijection, returning",
     "hmm-fixed-sticky": "fixed HMM, sticky",
     "recall-8": "recall, eight pairs",
 }
@@ -209,7 +209,7 @@ def markers(axis, numbers: dict, looks: dict, places: np.ndarray) -> None:
 
 
 def fig_entropy_coordinate(numbers: dict) -> Figure:
-    """Is the first principal coordinate the posterior's entropy? Absolute rank correlations by network.
+    """Is the first principal coordinate the posterior's entropy? Absolute rank correlations, as shares of what ties allow, by network.
 
     networks: names; trained, untrained, shuffled (networks, seeds): at fixed position, of trained and untrained networks and
     with entropies shuffled; overall (networks, seeds): of trained networks over all points; within, start (networks, seeds):
@@ -232,7 +232,11 @@ def fig_entropy_coordinate(numbers: dict) -> Figure:
         strict=True,
     ):
         markers(axis, numbers, looks, places)
-        axis.set(xlim=(0, 1.02), xlabel="absolute rank correlation", title=title)
+        axis.set(
+            xlim=(0, 1.02),
+            xlabel="rank correlation, share of what ties allow",
+            title=title,
+        )
     axes[0, 0].set(yticks=places, yticklabels=numbers["networks"])
     return figure
 
