@@ -118,6 +118,12 @@ def explained(points: Tensor, labels: Tensor) -> Tensor:
     return (sums.square().sum(-1) / counts).sum(-1) / apart.square().sum((-2, -1))
 
 
+def independent(name: str, columns: Tensor) -> None:
+    """ValueError, which names them, for columns (..., d, k) that depend on each other."""
+    if bool((torch.linalg.matrix_rank(columns) < columns.shape[-1]).any()):
+        raise ValueError(f"{name} must have independent columns, got columns that depend on each other")
+
+
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     """Angles in radians, smallest first, between the spans of the columns of a (..., d, k) and b (..., d, m).
 
@@ -132,8 +138,7 @@ def principal_angles(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype != b.dtype:
         raise TypeError(f"b must have the dtype of a, {a.dtype}, got {b.dtype}")
     for name, columns in (("a", a), ("b", b)):
-        if bool((torch.linalg.matrix_rank(columns) < columns.shape[-1]).any()):
-            raise ValueError(f"{name} must have independent columns, got columns that depend on each other")
+        independent(name, columns)
     cosines = torch.linalg.svdvals(torch.linalg.qr(a)[0].mT @ torch.linalg.qr(b)[0])
     return cosines.clamp(max=1).acos()
 
@@ -192,10 +197,10 @@ def rank_ceiling(x: Tensor) -> Tensor:
 def without(points: Tensor, axes: Tensor) -> Tensor:
     """Points (..., n, d) with their variation along the columns of axes (..., d, k) removed; their mean stays.
 
-    Columns need not be orthonormal, but must be independent.
+    Columns need not be orthonormal, but must be independent: ValueError if they are not.
     """
     d = checks.tensor("points", points, dims=2).shape[-1]
-    checks.tensor("axes", axes, dims=2, last=(d, None))
+    independent("axes", checks.tensor("axes", axes, dims=2, last=(d, None)))
     basis, mean = torch.linalg.qr(axes)[0], points.mean(-2, keepdim=True)
     return points - (points - mean) @ basis @ basis.mT
 

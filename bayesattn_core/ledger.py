@@ -26,6 +26,7 @@ class Claim(NamedTuple):
 
 
 TASKS = {"bijection-replacement": "bijection with returning keys", "hmm-fixed-sticky": "fixed HMM"}
+POINTS = {"values": "values", "contexts": "contexts", "read": "stream as the head reads it"}
 FIXED, HEADER = "hmm-fixed-sticky", "hmm-header-sticky"
 LEDGER = {
     "C1": Claim(
@@ -125,11 +126,12 @@ LEDGER = {
     ),
     "C9": Claim(
         "The manifold's coordinate is the posterior's entropy",
-        {label: f"manifolds:C9_{task}" for task, label in TASKS.items()},
+        {f"{label}, {points}": f"manifolds:C9_{name}_{task}" for task, label in TASKS.items() for name, points in POINTS.items()},
         {
-            f"{label}, rank correlation at fixed position" if name == "fixed" else f"untrained, {label}": f"manifolds:{name}_{task}-transformer"
+            f"{label}, rank correlation at fixed position, {points}{when}": f"manifolds:{name}{end}_{task}-transformer"
             for task, label in TASKS.items()
-            for name in ("fixed", "untrained")
+            for name, points in (("values", "values"), ("read", "stream as read"))
+            for end, when in (("", ""), ("_untrained", ", untrained"))
         },
         tuple(f"{task}-transformer" for task in TASKS),
         ("manifolds:fig-entropy-coordinate", "manifolds:fig-manifolds"),

@@ -1,7 +1,7 @@
 """What trained networks hold inside, against the exact posterior: geometry.py's measures on what a model records.
 
-Points are the residual stream after the last block at supervised positions: what the network predicts from, in every
-architecture. Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
+Points are the residual stream after the last block and the last normalisation, at supervised positions: what the head reads,
+in every architecture. (Before the normalisation lengths differ widely, and the head never sees them.) Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
 of a principal axis means nothing, and a share of what ties allow. The book uses this in the chapter "How training sculpts a manifold".
 """
 
@@ -40,10 +40,10 @@ def sequences(points: Tensor, entropy: Tensor | None = None, tokens: Tensor | No
 
 def ranked_alike(coordinate: Tensor, entropy: Tensor) -> Tensor:
     """|rank correlation| of a coordinate with entropies (..., n), (...), as a share of the largest that a coordinate without
-    ties could have (geometry.rank_ceiling): 1 if it ranks entropies without fault, whatever their ties. Entropies are equal
-    up to 1e-6."""
+    ties could have (geometry.rank_ceiling): 1 if it ranks entropies without fault, whatever their ties, and at most 1, if it
+    ties where they do. Entropies are equal up to 1e-6."""
     entropy = entropy.round(decimals=6)
-    return geometry.spearman(coordinate, entropy).abs() / geometry.rank_ceiling(entropy)
+    return (geometry.spearman(coordinate, entropy).abs() / geometry.rank_ceiling(entropy)).clamp(max=1)
 
 
 def entropy_correlation(points: Tensor, entropy: Tensor) -> tuple[float, float]:
@@ -103,6 +103,8 @@ def reader(points: Tensor, told: Tensor) -> Tensor:
     varying("told", checks.tensor("told", told, last=(n,)))
     if points.dim() != 2 or told.dim() != 1:
         raise ValueError(f"points and told must have 2 and 1 dimensions, got {points.dim()} and {told.dim()}")
+    if points.dtype != told.dtype:
+        raise TypeError(f"told must have the dtype of the points, {points.dtype}, got {told.dtype}")
     x, y = geometry.centred("points", points), told - told.mean()
     ridge = 1e-6 * x.square().sum() / d * torch.eye(d, dtype=points.dtype, device=points.device)
     return torch.linalg.solve(x.mT @ x + ridge, x.mT @ y)[:, None]
@@ -128,7 +130,10 @@ def measure(
 ) -> dict[str, float]:
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
-    correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within;
+    correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within; stream_fixed,
+    stream_within: the same of the points before the last normalisation, and length_fixed: of their length alone; for a
+    Transformer values_fixed, contexts_fixed: of its last layer's values and contexts, heads side by side, and values_shuffled,
+    contexts_shuffled;
     correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; ceiling: what ties leave of
     a plain rank correlation at fixed position (geometry.rank_ceiling, mean over positions); readable: share of the
     entropy's variance that its linear reader tells; clusters, clusters_shuffled: the share of the points' variance that the
@@ -141,8 +146,15 @@ def measure(
     as the scores use them, over layers and heads, and of random vectors of their dimension; keys_centred,
     keys_centred_random: the same once the mean key of the sequence is taken away from each.
     """
-    inside, supervised = model.record(judge.inputs), judge.supervised[0]
-    points = inside[-1]["residual"][:, supervised].double()
+    supervised = judge.supervised[0]
+
+    def read(batch: tunnels.Batch) -> tuple[list[dict[str, Tensor]], Tensor, Tensor]:
+        """What goes on inside, the stream after the last block, and the same as the head reads it."""
+        inside = model.record(batch.inputs)
+        stream = inside[-1]["residual"]
+        return inside, stream[:, supervised].double(), model.norm(stream)[:, supervised].double()
+
+    inside, stream, points = read(judge)
     entropy = tasks.entropy(judge.posterior[:, supervised].double()) / math.log(2)
     order = torch.rand(entropy.shape, generator=generator).argsort(0).to(entropy.device)
     targets = judge.targets[:, supervised]
@@ -156,12 +168,15 @@ def measure(
         "correlation_within_shuffled": entropy_correlation_within(
             points, entropy.gather(0, order), judge.inputs[:, supervised]
         ),
+        "stream_fixed": entropy_correlation(stream, entropy)[1],
+        "stream_within": entropy_correlation_within(stream, entropy, judge.inputs[:, supervised]),
+        "length_fixed": entropy_correlation(stream.norm(dim=-1, keepdim=True), entropy)[1],
         "clusters": geometry.explained(flat, targets.flatten()).item(),
         "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
         "participation_ratio": geometry.participation_ratio(flat).item(),
         "effective_rank": geometry.effective_rank(flat).item(),
     }
-    fitted = model.record(fit.inputs)[-1]["residual"][:, supervised].double().flatten(0, 1)
+    fitted = read(fit)[2].flatten(0, 1)
     told = tasks.entropy(fit.posterior[:, supervised].double()).flatten() / math.log(2)
 
     axis = reader(fitted, told)
@@ -172,9 +187,9 @@ def measure(
 
     def scored(changed: Tensor) -> tuple[float, float]:
         """The divergence, and how far the points were moved."""
-        residual = inside[-1]["residual"].clone()
-        residual[:, supervised] = changed.view_as(points).to(residual.dtype)
-        log_p = model.head(model.norm(residual)).log_softmax(-1)
+        whole = model.norm(inside[-1]["residual"]).clone()
+        whole[:, supervised] = changed.view_as(points).to(whole.dtype)
+        log_p = model.head(whole).log_softmax(-1)
         moved = (changed - flat).square().sum() / geometry.centred("points", flat).square().sum()
         return tunnels.kl(judge.posterior, log_p, judge.supervised).mean, moved.item()
 
@@ -191,10 +206,19 @@ def measure(
     if "keys" in inside[0]:
         keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)
         tokens = judge.inputs[:, None]  # the same for all heads
-        random = torch.randn(keys.shape, generator=generator).to(keys.device)
+        layers, _, heads, _, d = keys.shape
+        drawn = torch.randn(layers, heads, int(tokens.max()) + 1, d, generator=generator).to(
+            keys.device
+        )  # one for each token
+        random = drawn[:, :, judge.inputs].movedim(2, 1)
         for end, of in (("", keys), ("_random", random)):
             found[f"keys{end}"] = geometry.key_cosine(of, tokens).mean().item()
             found[f"keys_centred{end}"] = geometry.key_cosine(of - of.mean(-2, keepdim=True), tokens).mean().item()
+        values, attention = inside[-1]["values"], inside[-1]["attention"]
+        for name, of in (("values", values), ("contexts", attention @ values)):
+            apart = of.transpose(1, 2).flatten(2)[:, supervised].double()  # (B, T, heads d)
+            found[f"{name}_fixed"] = entropy_correlation(apart, entropy)[1]
+            found[f"{name}_shuffled"] = entropy_correlation(apart, entropy.gather(0, order))[1]
     return found
 
 
@@ -208,13 +232,17 @@ def probes(weights: dict[str, Tensor]) -> tuple[list[int], list[dict[str, Tensor
         if not re.fullmatch(r"probe@\d+/\d+/\w+", name):
             raise ValueError(f"weights must name probes probe@STEP/LAYER/WHAT, got {name!r}")
     keys = [name.removeprefix("probe@").split("/") for name in names]
+    kinds = {(k, kind) for _, k, kind in keys}
+    layers, moments = 1 + max(int(k) for k, _ in kinds), {step for step, *_ in keys}
+    if len(names) != len(moments) * len(kinds) or {int(k) for k, _ in kinds} != set(range(layers)):
+        raise ValueError(f"weights must name the same probes at every step, of layers from 0, got {len(names)} probes")
     steps = sorted({int(step) for step, *_ in keys})
     return steps, [
         {
             name: torch.stack([weights[f"probe@{step}/{layer}/{name}"] for step in steps]).double()
             for name in sorted({kind for _, k, kind in keys if int(k) == layer})
         }
-        for layer in range(1 + max(int(layer) for _, layer, _ in keys))
+        for layer in range(layers)
     ]
 
 
@@ -232,6 +260,9 @@ def along_training(layers: list[dict[str, Tensor]], labels: Tensor, shown: slice
     """
     if not layers:
         raise ValueError("layers must not be empty, got none")
+    for layer in layers:
+        for name in ("attention", "keys", "values"):
+            checks.choice("name", name, layer)
     keys = [layer["keys"][..., shown, :] for layer in layers]  # (frames, B, heads, positions, d / heads)
     B, _, positions, _ = keys[0].shape[-4:]
     if checks.tensor("labels", labels, floating=False).shape != (B, positions):

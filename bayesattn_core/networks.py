@@ -199,7 +199,8 @@ def learning_rate(settings: Settings, step: int) -> float:
 
 
 def held_rows(model: models.Model, held: str | None) -> list[tuple[Tensor, Tensor]]:
-    """The rows of queries and keys or of values in every attention layer's map: (a view of them, what they are now)."""
+    """The rows of queries and keys or of values in every attention layer's map: (a view of them, what they are now). (Their
+    gradients still count where the norm of all gradients is clipped.)"""
     if held is not None:
         checks.choice("held", held, HELD)
     qkv = [p for name, p in model.named_parameters() if held and ".qkv." in name]  # weights and biases

@@ -414,7 +414,8 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     if not names:
         raise ValueError("names must not be empty, got none")
     for name in names:
-        checks.choice("names", name, CELLS)
+        if CELLS[checks.choice("names", name, CELLS)]["seeds"] != CELLS[names[0]]["seeds"]:
+            raise ValueError(f"names must be of cells with the same number of seeds, got {', '.join(names)}")
     for c, name in enumerate(names):
         cell = dict(CELLS[name])
         seeds = range(cell.pop("seeds"))

@@ -245,6 +245,25 @@ def test_c1_and_c2_have_the_limits_of_the_ledger():
         claims.c2({})
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: claims.c8(at(0.9), at(0.1), {}), "controls must not be empty"),
+        (lambda: claims.c13({}, at(1.0), {}, {}), "transport must not be empty"),
+        (lambda: claims.c14(at(0.1), at(1.0), {}, {}), "transport must not be empty"),
+        (lambda: claims.c16({}, {}), "kl must not be empty"),
+        (lambda: claims.c17({}, torch.ones(9, 5), 4), "kl must not be empty"),
+        (lambda: claims.c4({}), "arm must be one of"),
+        (lambda: claims.sign_flip_p(torch.ones(5, 3)), "differences must have one dimension"),
+        (lambda: claims.freeze_step(torch.ones(5, 3), [1]), "losses must have one dimension"),
+        (lambda: claims.c11({"em": torch.ones(5), "sgd": torch.ones(1)}, {"em": torch.ones(5), "sgd": torch.ones(5)}), "must have the same seeds"),
+    ],
+)  # fmt: skip
+def test_from_nothing_no_verdict_follows(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
 def test_seeds_that_do_not_pair_are_named():
     with pytest.raises(ValueError, match="trained, untrained, shuffled must have the same seeds, got shapes"):
         claims.c9(torch.ones(5), torch.ones(6), torch.ones(5))

@@ -5,8 +5,9 @@ import math
 import re
 
 import pytest
+import torch
 
-from bayesattn_core import claims, ledger, records, results
+from bayesattn_core import attention, claims, experiments, ledger, records, results, tasks
 
 OWN = results.read("ledger")
 
@@ -120,6 +121,46 @@ def test_a_paragraph_opens_with_its_verdict(number):
     assert rest[:1] in ".,:", f"{number}: {verdict}, but the paragraph opens with {opening!r}"
 
 
+def nearness(a, b):
+    """Mean squared cosine of the principal angles between spans, from their projectors."""
+    p, q = (basis @ basis.mT for basis in (torch.linalg.qr(a)[0], torch.linalg.qr(b)[0]))
+    return (p * q).sum((-2, -1)) / 2
+
+
+def plane(points):
+    return torch.linalg.svd(points - points.mean(-2, keepdim=True), full_matrices=False)[2].mT[..., :2]
+
+
+def test_the_alignments_of_c8_follow_from_the_records():
+    """Those without random draws, of SGD, written out by hand."""
+    record, untaught = records.read("sticky-fair-authors"), records.read("sticky-shuffled")
+    chain, _ = experiments.setting(tasks.author_draws, record.config["seeds"])
+    shuffled, _ = experiments.setting(experiments.shuffled_draws, record.config["seeds"])
+    X, C, found = chain.inputs.double(), chain.transition.shape[-1], {}
+
+    def at(of, step):
+        return {name: of.weights[f"{name}@{step}"][:, 0].double() for name in attention.WEIGHTS}
+
+    first = at(record, 0)
+    for step in experiments.SNAPSHOT_STEPS[1:]:
+        for name, of, targets in (("errors", record, chain.targets), ("untaught", untaught, shuffled.targets)):
+            W = at(of, step)
+            log_p = attention.blockwise(X, W, targets, attention.uniform_weights(X))[1]
+            u = (log_p.exp() - torch.nn.functional.one_hot(targets, C)) @ W["W_O"].mT
+            found.setdefault(name, []).append(nearness(plane(X @ (W["W_V"] - first["W_V"])), plane(u)))
+        W = at(record, step)
+        for name, W_O in (("strongest", W["W_O"]), ("start", first["W_O"])):
+            strongest = torch.linalg.svd(W_O - W_O.mean(-1, keepdim=True))[0][..., :2]
+            found.setdefault(name, []).append(nearness(plane(X @ (W["W_V"] - first["W_V"])), strongest))
+    quoted = results.read("manifolds")
+    for name, of in found.items():
+        assert quoted[f"aligned_{name}_sgd"]["value"] == pytest.approx(torch.stack(of).mean().item(), abs=1e-3)
+    told = {name: torch.stack(of).mean(0) for name, of in found.items() if name in ("errors", "strongest")}
+    assert not claims.clear_above(told["errors"] - told["strongest"])  # so C8 cannot hold
+    assert claims.clear_above(told["errors"] - 2 / W["W_V"].shape[-1])  # and is not falsified
+    assert quoted["C8"]["value"] == claims.VERDICTS[1]
+
+
 def test_verdicts_on_manifolds_follow_from_the_records():
     ranks, networks = records.read("manifold-rank"), records.read("manifold-networks")
     arms = [ranks.config["arms"].index(arm) for arm in ("learned", "shuffled-labels")]
@@ -127,8 +168,10 @@ def test_verdicts_on_manifolds_follow_from_the_records():
     told = {"C7": claims.c7(*(moved[..., arm] for arm in arms), ranks.config["classes"])}
     for task in ledger.TASKS:
         c = networks.config["cells"].index(f"{task}-transformer")
-        fixed, shuffled = (networks.metrics[f"correlation_{kind}"][c] for kind in ("fixed", "shuffled"))
-        told[f"C9_{task}"] = claims.c9(fixed[:, 0], fixed[:, 1], shuffled[:, 0])
+        for points in ledger.POINTS:
+            name = "correlation" if points == "read" else points
+            fixed, shuffled = (networks.metrics[f"{name}_{kind}"][c] for kind in ("fixed", "shuffled"))
+            told[f"C9_{points}_{task}"] = claims.c9(fixed[:, 0], fixed[:, 1], shuffled[:, 0])
         keys = networks.metrics["keys"][c]
         told[f"C10_{task}"] = claims.c10(keys[:, 0], keys[:, 1], networks.metrics["keys_random"][c, :, 0])
     found = results.read("manifolds")

@@ -37,6 +37,7 @@ def test_a_coordinate_that_ranks_without_fault_has_1_whatever_the_ties(draw):
     assert overall == pytest.approx(1)
     assert fixed == pytest.approx(1)
     assert geometry.spearman(told.mT, entropy.mT).mean() < 0.96
+    assert manifolds.entropy_correlation(entropy[..., None], entropy)[1] == pytest.approx(1)  # tied alike: not above 1
     points = torch.cat([told[..., None], torch.zeros(200, 5, 1)], -1)
     tokens = torch.randint(0, 2, (200, 5), generator=draw)
     assert manifolds.entropy_correlation_within(points, entropy, tokens) == pytest.approx(1)
@@ -112,6 +113,7 @@ def test_measures_of_a_network(architecture, draw):
     for name in (
         "correlation_within",
         "correlation_within_shuffled",
+        "stream_within",
     ):  # no twenty of forty share a token; and see below
         found.pop(name)
     assert all(math.isfinite(value) for value in found.values())
@@ -185,6 +187,37 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
     assert found["kl_without_random"] < found["kl_without_first"] / 5
 
 
+def test_what_the_head_cannot_read_is_not_measured_as_read(draw):
+    """Entropy in the length of the stream alone; a LayerNorm before the head makes all lengths the same."""
+    settings, _ = small("mlp")
+    fit, judge = (manifolds.fresh_batch(settings, which, 100) for which in (0, 1))
+    ways = {id(batch): torch.randn(*batch.inputs.shape, 16, generator=draw) for batch in (fit, judge)}
+
+    class Long(torch.nn.Module):
+        norm, head = torch.nn.LayerNorm(16), torch.nn.Linear(16, 3)
+
+        def record(self, inputs):
+            batch = fit if torch.equal(inputs, fit.inputs) else judge
+            entropy = torch.special.entr(batch.posterior).sum(-1, keepdim=True)
+            way = self.norm(ways[id(batch)]) / 4
+            return [{"residual": way * (1 + entropy) + 0.0}]
+
+    found = manifolds.measure(Long(), fit, judge, draw)
+    assert found["length_fixed"] > 0.95
+    assert found["correlation_fixed"] < 0.2
+    assert abs(found["kl_without_entropy"] - found["kl"]) < 0.02
+    assert found["moved_entropy"] < 0.1
+
+
+def test_random_keys_are_one_for_each_token(draw):
+    """With three tokens, random keys without their mean are far from orthogonal, as real ones would be."""
+    settings, model = small("transformer")
+    fit, judge = (manifolds.fresh_batch(settings, which, 40) for which in (0, 1))
+    found = manifolds.measure(model, fit, judge, draw)
+    assert settings.tunnel.vocabulary == 3
+    assert found["keys_centred_random"] > found["keys_random"] + 0.05
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -198,8 +231,12 @@ def test_removing_what_the_network_reads_costs_and_a_silent_axis_does_not(draw):
         (lambda: manifolds.entropy_correlation_within(torch.rand(9, 4, 3), torch.rand(9, 1), torch.ones(9, 4).long()), ValueError, "entropy must have size 4"),
         (lambda: manifolds.reader(torch.rand(2, 9, 3), torch.rand(2, 9)), ValueError, "points and told must have 2 and 1"),
         (lambda: manifolds.along_training([], torch.ones(4, 4).long()), ValueError, "layers must not be empty"),
-        (lambda: manifolds.along_training([{"keys": torch.rand(2, 4, 3, 5, 2)}], torch.ones(5).long()), ValueError, "labels must have shape"),
+        (lambda: manifolds.along_training([dict.fromkeys(("attention", "keys", "values"), torch.rand(2, 4, 3, 5, 5))], torch.ones(5).long()), ValueError, "labels must have shape"),
         (lambda: manifolds.probes({"probe@x/0/keys": torch.ones(1)}), ValueError, "weights must name probes"),
+        (lambda: manifolds.probes({"probe@0/1/keys": torch.ones(1)}), ValueError, "of layers from 0"),
+        (lambda: manifolds.probes({"probe@0/0/keys": torch.ones(1), "probe@5/0/values": torch.ones(1)}), ValueError, "the same probes at every step"),
+        (lambda: manifolds.along_training([{"keys": torch.rand(2, 4, 3, 5, 2)}], torch.ones(4, 5).long()), ValueError, "name must be one of keys"),
+        (lambda: manifolds.reader(torch.rand(9, 3), torch.rand(9).double()), TypeError, "told must have the dtype"),
         (lambda: manifolds.fresh_batch(None, 0), TypeError, "settings must be networks.Settings, got NoneType"),
     ],
 )  # fmt: skip

@@ -391,6 +391,7 @@ def test_a_piece_however_short_goes_on_by_a_step(dry, capsys):
         (lambda: recorded.tune_cell("bijection", "lstm", CPU, steps=3), "changes must leave rate, seed, steps alone"),
         (lambda: recorded.record_geometry(CPU, ()), "names must not be empty"),
         (lambda: recorded.record_geometry(CPU, ("foo",)), "names must be one of"),
+        (lambda: recorded.record_geometry(CPU, ("recall-8-lstm", "bijection-lstm")), "the same number of seeds"),
         (lambda: recorded.record_sculpting(CPU, ()), "sculpted must not be empty"),
         (lambda: recorded.record_sculpting(CPU, ("foo",)), "sculpted must be one of"),
         (lambda: recorded.record_frozen(CPU, ("foo",)), "freezes must be one of routing"),

@@ -209,35 +209,40 @@ def markers(axis, numbers: dict, looks: dict, places: np.ndarray) -> None:
 
 
 def fig_entropy_coordinate(numbers: dict) -> Figure:
-    """Is the first principal coordinate the posterior's entropy? Absolute rank correlations, as shares of what ties allow, by network.
+    """How the first principal coordinate ranks the posterior's entropy, by network: absolute rank correlations at fixed
+    position, as shares of what ties allow, (networks, seeds) each; NaN where there is none.
 
-    networks: names; trained, untrained, shuffled (networks, seeds): at fixed position, of trained and untrained networks and
-    with entropies shuffled; overall (networks, seeds): of trained networks over all points; within, start (networks, seeds):
-    at fixed position and token, tokens' means taken away, of trained and untrained networks, noise (networks, seeds): with
-    entropies shuffled.
+    networks: names; values, contexts, stream, stream_untrained: of a Transformer's last values and contexts, and of the
+    residual stream before the last normalisation; read, read_untrained, read_shuffled: of the stream as the head reads it,
+    of trained and untrained networks and with entropies shuffled; within, within_untrained, within_shuffled: the same at
+    fixed token too, tokens' means taken away.
     """
     figure, axes = figures.canvas(
-        1, 2, height=1.0 + 0.36 * len(numbers["networks"]), sharey=True
+        1, 3, height=1.4 + 0.36 * len(numbers["networks"]), sharey=True
     )
     places = np.arange(len(numbers["networks"]))[::-1].astype(float)
-    panels = (
-        {"overall": ("D", 4, "all points"), "trained": ("o", 0, "trained, fixed position"), "untrained": ("s", 1, "untrained"),
-         "shuffled": ("^", 7, "shuffled")},
-        {"within": ("o", 0, "trained"), "start": ("s", 1, "untrained"), "noise": ("^", 7, "shuffled")},
-    )  # fmt: skip
-    for axis, looks, title in zip(
-        axes[0],
-        panels,
-        ("first principal coordinate", "tokens' means taken away"),
-        strict=True,
-    ):
+    panels = {
+        "before the last\nnormalisation": {
+            "stream": ("o", 0, "stream"), "values": ("D", 4, "values"), "contexts": ("v", 2, "contexts"),
+            "stream_untrained": ("s", 1, "stream, untrained"),
+        },
+        "as the head\nreads it": {
+            "read": ("o", 0, "trained"), "read_untrained": ("s", 1, "untrained"), "read_shuffled": ("^", 7, "shuffled"),
+        },
+        "the same, tokens'\nmeans taken away": {
+            "within": ("o", 0, "trained"), "within_untrained": ("s", 1, "untrained"), "within_shuffled": ("^", 7, "shuffled"),
+        },
+    }  # fmt: skip
+    for axis, (title, looks) in zip(axes[0], panels.items(), strict=True):
         markers(axis, numbers, looks, places)
-        axis.set(
-            xlim=(0, 1.02),
-            xlabel="rank correlation, share of what ties allow",
-            title=title,
+        axis.set(xlim=(0, 1.02))
+        axis.set_title(title, fontsize=9)
+        axis.legend(
+            fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.18), ncols=1
         )
     axes[0, 0].set(yticks=places, yticklabels=numbers["networks"])
+    label = "absolute rank correlation, as a share of what ties allow"
+    figure.supxlabel(label, fontsize="medium")
     return figure
 
 
