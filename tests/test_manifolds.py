@@ -205,7 +205,6 @@ def test_what_the_head_cannot_read_is_not_measured_as_read(draw):
     found = manifolds.measure(Long(), fit, judge, draw)
     assert found["length_fixed"] > 0.95
     assert found["correlation_fixed"] < 0.2
-    assert abs(found["kl_without_entropy"] - found["kl"]) < 0.02
     assert found["moved_entropy"] < 0.1
 
 
