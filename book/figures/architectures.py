@@ -143,15 +143,19 @@ def fig_recall_sweep(numbers: dict) -> Figure:
                 x, accuracy.mean(1), linestyle=line, label=NAMES[name], **look
             )
         aside_of = {"transformer": (0, 6), "mamba": (0, -13), "lstm": (9, -2)}[name]
-        for pairs, x, y in zip(
-            N, numbers[f"{name}_state"] / N, accuracy.mean(1), strict=True
+        for pairs, x, y, bar in zip(
+            N,
+            numbers[f"{name}_state"] / N,
+            accuracy.mean(1),
+            np.ptp(accuracy, 1),
+            strict=True,
         ):
             if name == "transformer" and y > 0.9 and pairs > N[0]:
                 continue  # all at the same place: labelled once
             several = name == "transformer" and y > 0.9
             text = ", ".join(f"{n:.0f}" for n in N[accuracy.mean(1) > 0.9])
             axes[0, 1].annotate(
-                text if several else f"{pairs:.0f}", (x, y), xytext=aside_of,
+                text if several else f"{pairs:.0f}", (x, y), xytext=(9, -2) if bar > 0.05 else aside_of,
                 textcoords="offset points", ha="center", fontsize=6.5,
             )  # fmt: skip
     axes[0, 0].plot(
