@@ -99,7 +99,7 @@ class Chapter:
         spread: float | None = None, seeds: list[int] | None = None, form: str = ".4f",
     ) -> None:  # fmt: skip
         """Record a result under a new name: a finite number, a text (a verdict), or a tensor (seeds,) of numbers, which
-        is recorded as its mean and population standard deviation.
+        is recorded as its mean and, of more than one, population standard deviation.
 
         unit: "nats", "bits", "steps", ..., or "1" for a pure number; tolerance: absolute, of a re-run; spread: given
         with a number only; seeds: what the value was measured on; form: the format in which prose quotes it.
@@ -107,7 +107,9 @@ class Chapter:
         if name in self.results:
             raise ValueError(f"name must be new in chapter {self.name}, got {name!r} twice")
         if isinstance(value, torch.Tensor) and value.dim() == 1:
+            several = value.numel() > 1
             value, spread = mean_and_spread(value)
+            spread = spread if several else None
         if not isinstance(value, str):
             value = checks.number("value", value.item() if hasattr(value, "item") else value)
             format(value, form)  # ValueError now rather than when a page quotes it

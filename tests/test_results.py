@@ -41,6 +41,11 @@ def test_an_absent_device_is_an_error(monkeypatch):
         results.Chapter("x")
 
 
+def test_one_seed_has_no_spread(chapter):
+    chapter.record("one", torch.tensor([3.0]), unit="nats", tolerance=1e-3, seeds=[1], form=".1f")
+    assert results.text(chapter.results["one"]) == "3.0"
+
+
 def test_records_of_a_chapter(chapter, tmp_path, monkeypatch):
     chapter.record("a", 1.23456, unit="nats", tolerance=1e-3)
     chapter.record("b", torch.tensor([1.0, 3.0]), unit="nats", tolerance=1e-3, seeds=[1, 2], form=".1f")

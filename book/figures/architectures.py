@@ -15,7 +15,7 @@ NAMES = {
 LOOKS = {name: k for k, name in enumerate(NAMES)}
 TASKS = {
     "bijection": "bijection",
-    "bijection-replacement": "bijection with replacement",
+    "bijection-replacement": "bijection, returning keys",
     "hmm-fixed": "fixed HMM",
     "hmm-fixed-sticky": "fixed HMM, sticky",
     "hmm-header": "header HMM",
