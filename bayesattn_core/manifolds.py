@@ -1,7 +1,7 @@
 """What trained networks hold inside, against the exact posterior: geometry.py's measures on what a model records.
 
 Points are the residual stream after the last block and the last normalisation, at supervised positions: what the head reads,
-in every architecture. (Before the normalisation lengths differ widely, and the head never sees them.) Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
+in every architecture. (The normalisation's learned gain is part of it.) Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
 of a principal axis means nothing, and a share of what ties allow. The book uses this in the chapter "How training sculpts a manifold".
 """
 
