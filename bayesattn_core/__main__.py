@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -78,6 +79,8 @@ def writable(name: str, given: str) -> Path:
         raise ValueError(f"{name} must name a folder, got an empty text")
     try:
         Path(given).mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=given):
+            pass
     except OSError as error:
         raise ValueError(f"{name} must be a folder that can be written to, got {given} ({error.strerror})") from None
     return Path(given)

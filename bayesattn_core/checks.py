@@ -12,9 +12,15 @@ from torch import Tensor
 
 
 def tensor(
-    name: str, value: object, *, dims: int | None = None, last: tuple[int | None, ...] = (), floating: bool = True
+    name: str,
+    value: object,
+    *,
+    dims: int | None = None,
+    last: tuple[int | None, ...] = (),
+    floating: bool = True,
+    exact: bool = False,
 ) -> Tensor:
-    """Return `value` if it is a finite tensor with at least `dims` dimensions whose last sizes are `last` (None: any).
+    """Return `value` if it is a finite tensor with at least (exact: just) `dims` dimensions, its last sizes `last` (None: any).
 
     Raises TypeError for what is not a tensor or has the wrong kind of dtype, ValueError for a wrong shape,
     an empty tensor, or an entry that is not finite.
@@ -26,6 +32,8 @@ def tensor(
     dims = len(last) if dims is None else dims
     if value.dim() < dims:
         raise ValueError(f"{name} must have at least {dims} dimensions, got shape {tuple(value.shape)}")
+    if exact and value.dim() > dims:
+        raise ValueError(f"{name} must have {dims} dimensions and no more, got shape {tuple(value.shape)}")
     for axis, size in zip(range(-len(last), 0), last, strict=True):
         if size is not None and value.shape[axis] != size:
             raise ValueError(f"{name} must have size {size} in dimension {axis}, got shape {tuple(value.shape)}")
@@ -34,6 +42,13 @@ def tensor(
     if floating and not bool(torch.isfinite(value).all()):
         raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} entries that are not")
     return value
+
+
+def filled(name: str, given):
+    """Return a collection if there is something in it; ValueError if not."""
+    if not given:
+        raise ValueError(f"{name} must not be empty, got none")
+    return given
 
 
 def members(name: str, labels: object, n: int) -> Tensor:

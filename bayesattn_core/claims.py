@@ -30,9 +30,7 @@ def interval(differences: Tensor, seed: int = 0) -> tuple[float, float]:
 
     Raises ValueError for fewer than five seeds.
     """
-    n = checks.tensor("differences", differences, dims=1).shape[0]
-    if differences.dim() != 1:
-        raise ValueError(f"differences must have one dimension, the seeds, got shape {tuple(differences.shape)}")
+    n = checks.tensor("differences", differences, dims=1, exact=True).shape[0]
     if n < 5:
         raise ValueError(f"differences must come from at least 5 seeds, got {n}")
     generator = torch.Generator().manual_seed(seed)
@@ -47,12 +45,6 @@ def clear_above(differences: Tensor) -> bool:
     return interval(differences)[0] > 0
 
 
-def several(name: str, given: dict | list) -> None:
-    """ValueError, which names it, for a collection that is empty: no verdict follows from nothing."""
-    if not given:
-        raise ValueError(f"{name} must not be empty, got none")
-
-
 def paired(**given: Tensor) -> None:
     """ValueError, which names them, unless all have the same shape, (..., seeds): only then can seeds be compared in pairs."""
     shapes = {name: tuple(checks.tensor(name, values, dims=1).shape) for name, values in given.items()}
@@ -64,9 +56,7 @@ def sign_flip_p(differences: Tensor) -> float:
     """The exact two-sided paired test of differences (seeds,): the share of all sign patterns whose mean difference is at
     least as far from zero. It assumes that under the null a difference is as likely to be negative as positive, and that
     seeds are independent; its least value is 2 / 2^seeds. Raises ValueError for more than 20 seeds."""
-    n = checks.tensor("differences", differences, dims=1).shape[0]
-    if differences.dim() != 1:
-        raise ValueError(f"differences must have one dimension, the seeds, got shape {tuple(differences.shape)}")
+    n = checks.tensor("differences", differences, dims=1, exact=True).shape[0]
     if n > 20:
         raise ValueError(f"differences must come from at most 20 seeds, got {n}")
     signs = 1 - 2 * ((torch.arange(2**n)[:, None] >> torch.arange(n)) & 1).double()
@@ -87,7 +77,7 @@ def c1(differences: float, autograd: float) -> Verdict:
 def c2(slopes: dict[str, float]) -> Verdict:
     """C2, first-order prediction: {what is moved: log-log slope of the remainder against the rate}. O(η²) is a slope of 2;
     falsified below 1.9. ValueError for none."""
-    several("slopes", slopes)
+    checks.filled("slopes", slopes)
     for what, slope in slopes.items():
         checks.number(f"slopes[{what!r}]", slope)
     right = min(slopes.values()) >= 1.9
@@ -141,8 +131,7 @@ def freeze_step(losses: Tensor, freeze_steps: list[int]) -> int:
     """At which of the freeze steps C6 is judged: the first by which the mean loss (steps,) has come half of the way from
     its start to its lowest value; the last freeze step if there is none. Losses in nats. ValueError for freeze steps that
     are none or do not rise."""
-    if checks.tensor("losses", losses, dims=1).dim() != 1:
-        raise ValueError(f"losses must have one dimension, the steps, got shape {tuple(losses.shape)}")
+    checks.tensor("losses", losses, dims=1, exact=True)
     if not freeze_steps or sorted(set(freeze_steps)) != list(freeze_steps):
         raise ValueError(f"freeze_steps must be rising steps, got {freeze_steps}")
     half = int((losses <= (losses[0] + losses.min()) / 2).nonzero()[0])
@@ -241,7 +230,7 @@ def c13(
     It accumulates if it is near the exact posterior on bijection, and transports on a task if clearly better than the
     two-observation window. All of it holds; no transport by either on any sticky task falsifies.
     """
-    several("transport", transport)
+    checks.filled("transport", transport)
     names = ("transformer", "mamba")
     accumulates = {name: _near(bijection[name], memoryless) for name in names}
     equal = {(task, name): window_equal(kl[name], windows[task]) for task, kl in transport.items() for name in names}
@@ -265,7 +254,7 @@ def c14(
     Falsified if it is clearly better than the four-observation window on any sticky task; if not, and it is near the exact
     posterior on bijection, it holds; without that, in part.
     """
-    several("transport", transport)
+    checks.filled("transport", transport)
     equal = {task: window_equal(kl, windows[task]) for task, kl in transport.items()}
     carries, accumulates = any(n >= 4 for n in equal.values()), _near(bijection, memoryless)
     because = f"bijection {bijection.mean().item():.4f} bits; clearly better than a window of "
@@ -297,7 +286,7 @@ def c16(kl: dict[str, Tensor], memoryless: dict[str, Tensor]) -> Verdict:
 
     Falsified if it is better than the memoryless predictor by more than 0.01 bits on any task.
     """
-    several("kl", kl)
+    checks.filled("kl", kl)
     gain = {task: (memoryless[task] - kl[task]).double().mean().item() for task in kl}
     because = "memoryless predictor's divergence minus the MLP's, bits: " + ", ".join(
         f"{t} {g:.4f}" for t, g in gain.items()
@@ -314,7 +303,7 @@ def c17(kl: dict[str, Tensor], memoryless: Tensor, horizon: int, after: int = 5)
     not; else in part.
     """
 
-    several("kl", kl)
+    checks.filled("kl", kl)
 
     def share(divergence: Tensor, part: slice) -> float:
         return (divergence[part].double().mean() / memoryless[part].double().mean()).item()
@@ -389,7 +378,7 @@ def c8(aligned: Tensor, random: Tensor, controls: dict[str, Tensor]) -> Verdict:
     labels, W_O's strongest directions and random errors were added to the controls after the first verdict.) ValueError for
     no controls.
     """
-    several("controls", controls)
+    checks.filled("controls", controls)
     paired(**{"aligned": aligned, "random": random} | {f"controls[{name!r}]": of for name, of in controls.items()})
     beyond = clear_above(aligned - random)
     level = [name for name, control in controls.items() if not clear_above(aligned - control)]

@@ -43,17 +43,14 @@ MATCHES = ("sum", "total")
 def stack_rates(arms: Iterable[str]) -> dict[str, Tensor]:
     """The learning rates of several arms side by side: {weight: (number of arms,)}. ValueError for an unknown arm."""
     arms = [checks.choice("arm", arm, ARMS) for arm in arms]
-    if not arms:
-        raise ValueError("arms must not be empty, got none")
+    checks.filled("arms", arms)
     return {name: torch.tensor([ARMS[arm][name] for arm in arms], dtype=torch.float64) for name in head.WEIGHTS}
 
 
 def several(seeds: Iterable[int]) -> list[int]:
     """The seeds in a list; ValueError if there is none."""
     seeds = [checks.integer("seed", seed) for seed in seeds]
-    if not seeds:
-        raise ValueError("seeds must not be empty, got none")
-    return seeds
+    return checks.filled("seeds", seeds)
 
 
 def setting(
@@ -141,9 +138,7 @@ def fair_rates(
     seeds, columns, families = task.inputs.shape[0], [], records.read(tuning).config["families"]
     checks.number("scale", scale, above=0)
     arms = list(arms)
-    if not arms:
-        raise ValueError("arms must not be empty, got none")
-    for arm in arms:
+    for arm in checks.filled("arms", arms):
         checks.choice("arm", arm, FAIR_ARMS)
         if arm.endswith("-matched"):
             rate = scale * matched_rates(task, weights, arm.removesuffix("-matched"))

@@ -130,7 +130,7 @@ LEDGER = {
         {
             f"{label}, rank correlation at fixed position, {points}{when}": f"manifolds:{name}{end}_{task}-transformer"
             for task, label in TASKS.items()
-            for name, points in (("values", "values"), ("read", "stream as read"))
+            for name, points in (("values", "values"), ("contexts", "contexts"), ("read", "stream as read"))
             for end, when in (("", ""), ("_untrained", ", untrained"))
         },
         tuple(f"{task}-transformer" for task in TASKS),
@@ -250,9 +250,7 @@ def quoted(reference: str, own: dict[str, dict] | None = None) -> dict:
 
 def together(verdicts: dict[str, str]) -> str:
     """The verdict of a claim from those in its settings: theirs if all are the same, else "holds in part"."""
-    if not verdicts:
-        raise ValueError("verdicts must not be empty, got none")
-    for verdict in verdicts.values():
+    for verdict in checks.filled("verdicts", verdicts).values():
         checks.choice("verdict", verdict, claims.VERDICTS)
     return next(iter(verdicts.values())) if len(set(verdicts.values())) == 1 else claims.VERDICTS[1]
 

@@ -1,8 +1,9 @@
 """What trained networks hold inside, against the exact posterior: geometry.py's measures on what a model records.
 
 Points are the residual stream after the last block and the last normalisation, at supervised positions: what the head reads,
-in every architecture. (The normalisation's learned gain is part of it.) Entropies are of the exact posterior, in bits. A correlation is an absolute rank correlation, since the sign
-of a principal axis means nothing, and a share of what ties allow. The book uses this in the chapter "How training sculpts a manifold".
+in every architecture. (The normalisation's learned gain is part of it.) Entropies are of the exact posterior, in bits. A
+correlation is an absolute rank correlation, since the sign of a principal axis means nothing, and a share of what ties
+allow. The book uses this in the chapter "How training sculpts a manifold".
 """
 
 from __future__ import annotations
@@ -28,13 +29,11 @@ def varying(name: str, values: Tensor) -> Tensor:
 def sequences(points: Tensor, entropy: Tensor | None = None, tokens: Tensor | None = None) -> tuple[int, int, int]:
     """The sizes B, T, d of points (B, T, d), if entropies (B, T) and tokens (B, T) fit them; ValueError, which names what does
     not, and for more dimensions."""
-    given = {"points": points, "entropy": entropy, "tokens": tokens}
-    B, T, d = checks.tensor("points", points, dims=3).shape[-3:]
-    for name, dims in (("points", 3), ("entropy", 2), ("tokens", 2)):
-        if given[name] is not None:
-            shape = checks.tensor(name, given[name], last=(B, T, d)[:dims], floating=name != "tokens").shape
-            if len(shape) != dims:
-                raise ValueError(f"{name} must have {dims} dimensions, got shape {tuple(shape)}")
+    B, T, d = checks.tensor("points", points, dims=3, exact=True).shape
+    if entropy is not None:
+        checks.tensor("entropy", entropy, last=(B, T), exact=True)
+    if tokens is not None:
+        checks.tensor("tokens", tokens, last=(B, T), floating=False, exact=True)
     return B, T, d
 
 
@@ -99,10 +98,8 @@ def reader(points: Tensor, told: Tensor) -> Tensor:
     """The direction (d, 1) along which points (n, d) best tell the numbers told (n,), by least squares after centring.
 
     Raises ValueError for shapes that do not fit, and for numbers, or points, that are all the same."""
-    n, d = checks.tensor("points", points, dims=2).shape[-2:]
-    varying("told", checks.tensor("told", told, last=(n,)))
-    if points.dim() != 2 or told.dim() != 1:
-        raise ValueError(f"points and told must have 2 and 1 dimensions, got {points.dim()} and {told.dim()}")
+    n, d = checks.tensor("points", points, dims=2, exact=True).shape
+    varying("told", checks.tensor("told", told, last=(n,), exact=True))
     if points.dtype != told.dtype:
         raise TypeError(f"told must have the dtype of the points, {points.dtype}, got {told.dtype}")
     x, y = geometry.centred("points", points), told - told.mean()
@@ -131,8 +128,9 @@ def measure(
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
     correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within; stream_fixed,
-    stream_within: the same of the points before the last normalisation, and length_fixed: of their length alone; for a
-    Transformer values_fixed, contexts_fixed: of its last layer's values and contexts, heads side by side, and values_shuffled,
+    stream_within: the same of the points before the last normalisation; length_fixed, length_read_fixed: of their length
+    alone, before it and after; bare_fixed: of the points normalised, without the learned gain and bias; for a Transformer
+    values_fixed, contexts_fixed: of its last layer's values and contexts, heads side by side, and values_shuffled,
     contexts_shuffled;
     correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; ceiling: what ties leave of
     a plain rank correlation at fixed position (geometry.rank_ceiling, mean over positions); readable: share of the
@@ -143,7 +141,8 @@ def measure(
     the points' variation along a random axis (means of ten) and along the first principal axis removed; moved_entropy,
     moved_line, moved_random, moved_first: how far each moves the points, mean square as a share of their variance; for a
     Transformer keys, keys_random: mean absolute cosine of the keys of different tokens of a sequence, turned by their positions
-    as the scores use them, over layers and heads, and of random vectors of their dimension; keys_centred,
+    as the scores use them, over layers and heads, and of random vectors of their dimension, one for each token and turned
+    likewise; keys_centred,
     keys_centred_random: the same once the mean key of the sequence is taken away from each.
     """
     supervised = judge.supervised[0]
@@ -171,6 +170,8 @@ def measure(
         "stream_fixed": entropy_correlation(stream, entropy)[1],
         "stream_within": entropy_correlation_within(stream, entropy, judge.inputs[:, supervised]),
         "length_fixed": entropy_correlation(stream.norm(dim=-1, keepdim=True), entropy)[1],
+        "bare_fixed": entropy_correlation(torch.nn.functional.layer_norm(stream, stream.shape[-1:]), entropy)[1],
+        "length_read_fixed": entropy_correlation(points.norm(dim=-1, keepdim=True), entropy)[1],
         "clusters": geometry.explained(flat, targets.flatten()).item(),
         "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
         "participation_ratio": geometry.participation_ratio(flat).item(),
@@ -207,16 +208,14 @@ def measure(
         keys = torch.stack([block["keys"] for block in inside])  # (layers, B, heads, T, d / heads)
         tokens = judge.inputs[:, None]  # the same for all heads
         layers, _, heads, _, d = keys.shape
-        drawn = torch.randn(layers, heads, int(tokens.max()) + 1, d, generator=generator).to(
-            keys.device
-        )  # one for each token
-        random = drawn[:, :, judge.inputs].movedim(2, 1)
+        drawn = torch.randn(layers, heads, int(tokens.max()) + 1, d, generator=generator).to(keys.device)
+        random = drawn[:, :, judge.inputs].movedim(2, 1)  # one for each token, and turned as the keys are
+        random = models.rotate(random) if model.config.positions == "rotary" else random
         for end, of in (("", keys), ("_random", random)):
             found[f"keys{end}"] = geometry.key_cosine(of, tokens).mean().item()
             found[f"keys_centred{end}"] = geometry.key_cosine(of - of.mean(-2, keepdim=True), tokens).mean().item()
-        values, attention = inside[-1]["values"], inside[-1]["attention"]
-        for name, of in (("values", values), ("contexts", attention @ values)):
-            apart = of.transpose(1, 2).flatten(2)[:, supervised].double()  # (B, T, heads d)
+        for name in ("values", "contexts"):
+            apart = models.merge_heads(inside[-1][name])[:, supervised].double()  # (B, T, heads d)
             found[f"{name}_fixed"] = entropy_correlation(apart, entropy)[1]
             found[f"{name}_shuffled"] = entropy_correlation(apart, entropy.gather(0, order))[1]
     return found
@@ -258,9 +257,7 @@ def along_training(layers: list[dict[str, Tensor]], labels: Tensor, shown: slice
 
     Raises ValueError for no layers, and for labels that do not fit the keys.
     """
-    if not layers:
-        raise ValueError("layers must not be empty, got none")
-    for layer in layers:
+    for layer in checks.filled("layers", layers):
         for name in ("attention", "keys", "values"):
             checks.choice("name", name, layer)
     keys = [layer["keys"][..., shown, :] for layer in layers]  # (frames, B, heads, positions, d / heads)

@@ -10,6 +10,7 @@ measured to pay.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import time
@@ -274,6 +275,15 @@ def checkpoint_path(out: Path) -> Path:
     return Path(out).with_name(f".{Path(out).name}.checkpoint.safetensors")
 
 
+def digest(tensors: dict[str, Tensor]) -> str:
+    """A digest of the names, shapes and entries of tensors on the CPU."""
+    found = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        found.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
 def save(
     path: Path, settings: Settings, step: int, seconds: float, model, optimiser, curves: dict[str, Tensor]
 ) -> None:
@@ -282,8 +292,9 @@ def save(
     for k, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser/{k}/{name}": value for name, value in state.items()}
     tensors |= {f"curves/{name}": value for name, value in curves.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     about = {"settings": json.dumps(dataclasses.asdict(settings)), "step": str(step), "seconds": str(seconds)}
-    content = save_tensors({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, about)
+    content = save_tensors(tensors, about | {"digest": digest(tensors)})
     checks.write_whole(path, content)
 
 
@@ -293,9 +304,14 @@ def restore(path: Path, settings: Settings, model, optimiser) -> tuple[int, floa
         content = Path(path).read_bytes()
         size = int.from_bytes(content[:8], "little")
         about = json.loads(content[8 : 8 + size])["__metadata__"]
-        tensors, given = load_tensors(content), json.loads(about["settings"])
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        tensors, given = load_tensors(content), dict(json.loads(about["settings"]))
+        step, seconds = int(about["step"]), checks.number("seconds", float(about["seconds"]), least=0)
+        whole = digest(tensors) == about["digest"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"checkpoint must be readable, got {path} ({error}): remove it to start again") from None
+    if not whole or not 0 <= step <= settings.steps:
+        why = f"step {step} of {settings.steps}" if whole else "its entries are not those that were written"
+        raise ValueError(f"checkpoint must be readable, got {path} ({why}): remove it to start again")
     asked = dataclasses.asdict(settings)
     if given != asked:
         other = {key: given.get(key) for key in asked if given.get(key) != asked[key]}
@@ -310,7 +326,7 @@ def restore(path: Path, settings: Settings, model, optimiser) -> tuple[int, floa
         k, _, entry = name.partition("/")
         whole["state"].setdefault(int(k), {})[entry] = value
     optimiser.load_state_dict(whole)
-    return int(about["step"]), float(about["seconds"]), parts["curves"]
+    return step, seconds, parts["curves"]
 
 
 def train(

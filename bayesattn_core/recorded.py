@@ -411,9 +411,7 @@ def record_geometry(device: torch.device, names: tuple[str, ...] = GEOMETRY_CELL
     """manifold-networks: `manifolds.measure` of every seed of some cells, trained (from their single runs, which are trained
     if they are not there) and untrained: metrics {measure: (cells, seeds, 2)}, trained first; NaN where there is none."""
     start, found, seeds = time.perf_counter(), {}, None
-    if not names:
-        raise ValueError("names must not be empty, got none")
-    for name in names:
+    for name in checks.filled("names", names):
         if CELLS[checks.choice("names", name, CELLS)]["seeds"] != CELLS[names[0]]["seeds"]:
             raise ValueError(f"names must be of cells with the same number of seeds, got {', '.join(names)}")
     for c, name in enumerate(names):
@@ -444,9 +442,7 @@ def record_sculpting(
     snapshots each: metrics {task/measure: (snapshots, seeds, ...)}; in recall, the keys at the values' positions, each
     with the token that its value is bound to for a label."""
     start, found, when, of = time.perf_counter(), {}, {}, {}
-    if not sculpted:
-        raise ValueError("sculpted must not be empty, got none")
-    for task in sculpted:
+    for task in checks.filled("sculpted", sculpted):
         checks.choice("sculpted", task, networks.TASKS)
     for task in sculpted:
         name = f"{task}-transformer"

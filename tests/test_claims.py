@@ -23,7 +23,7 @@ def test_interval():
     assert claims.interval(torch.full((5,), 2.0)) == (2.0, 2.0)
     with pytest.raises(ValueError, match="at least 5 seeds, got 4"):
         claims.interval(torch.ones(4))
-    with pytest.raises(ValueError, match="differences must have one dimension"):
+    with pytest.raises(ValueError, match="differences must have 1 dimensions and no more"):
         claims.interval(torch.ones(6, 5))
 
 
@@ -254,8 +254,8 @@ def test_c1_and_c2_have_the_limits_of_the_ledger():
         (lambda: claims.c16({}, {}), "kl must not be empty"),
         (lambda: claims.c17({}, torch.ones(9, 5), 4), "kl must not be empty"),
         (lambda: claims.c4({}), "arm must be one of"),
-        (lambda: claims.sign_flip_p(torch.ones(5, 3)), "differences must have one dimension"),
-        (lambda: claims.freeze_step(torch.ones(5, 3), [1]), "losses must have one dimension"),
+        (lambda: claims.sign_flip_p(torch.ones(5, 3)), "differences must have 1 dimensions and no more"),
+        (lambda: claims.freeze_step(torch.ones(5, 3), [1]), "losses must have 1 dimensions and no more"),
         (lambda: claims.c11({"em": torch.ones(5), "sgd": torch.ones(1)}, {"em": torch.ones(5), "sgd": torch.ones(5)}), "must have the same seeds"),
     ],
 )  # fmt: skip

@@ -139,3 +139,10 @@ def test_as_a_person_types_it():
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "python -m bayesattn_core sticky: error: --steps must be at least 0, got -3\n"
+
+
+def test_a_folder_that_nothing_can_be_written_to_is_found_before_any_work(monkeypatch, capsys):
+    """Of a kind that may be there, and be made again, but takes no file."""
+    monkeypatch.setattr(commands.recorded, "RECORDED", {"sticky-authors": lambda device: pytest.fail("work was begun")})
+    assert commands.main(["record", "sticky-authors", "--out", "/proc"]) == 2
+    assert "--out must be a folder that can be written to, got /proc" in capsys.readouterr().err

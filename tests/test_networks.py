@@ -11,6 +11,8 @@ import time
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from bayesattn_core import __main__ as commands
 from bayesattn_core import models, networks, records, training
@@ -238,6 +240,33 @@ def test_a_rate_that_destroys_the_weights_is_named_as_diverging(tmp_path):
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        lambda tensors, about: about.pop("step"),
+        lambda tensors, about: about.update(settings="3"),
+        lambda tensors, about: about.update(step="999"),
+        lambda tensors, about: about.update(step="soon"),
+        lambda tensors, about: about.update(seconds="nan"),
+        lambda tensors, about: tensors.update({"other/x": torch.ones(1)}),
+        lambda tensors, about: tensors["model/head.bias"].add_(1e-3),
+        lambda tensors, about: tensors.update({"model/head.weight": tensors["model/head.weight"].mT.contiguous()}),
+        lambda tensors, about: tensors.pop("model/head.bias"),
+    ],
+)
+def test_a_broken_checkpoint_is_refused_in_one_line(break_it, tmp_path):
+    settings, path = small(steps=2), networks.checkpoint_path(tmp_path / "run")
+    model = networks.build(settings)
+    networks.save(path, settings, 1, 0.0, model, torch.optim.AdamW(model.parameters()), {})
+    with safe_open(path, "pt") as stored:
+        tensors, about = {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata()
+    break_it(tensors, about)
+    save_file(tensors, path, about)
+    with pytest.raises(ValueError, match=r"checkpoint must be readable, got .*remove it to start again"):
+        networks.train(settings, tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_refusals(tmp_path):
