@@ -127,23 +127,30 @@ def measure(
 ) -> dict[str, float]:
     """Diagnostics of one network; axes of removal are fitted on the batch `fit`, everything is measured on `judge`.
 
-    correlation, correlation_fixed: see entropy_correlation; correlation_within: see entropy_correlation_within; stream_fixed,
-    stream_within: the same of the points before the last normalisation; length_fixed, length_read_fixed: of their length
-    alone, before it and after; bare_fixed: of the points normalised, without the learned gain and bias; for a Transformer
-    values_fixed, contexts_fixed: of its last layer's values and contexts, heads side by side, and values_shuffled,
-    contexts_shuffled;
-    correlation_shuffled, correlation_within_shuffled: with entropies shuffled between sequences; ceiling: what ties leave of
-    a plain rank correlation at fixed position (geometry.rank_ceiling, mean over positions); readable: share of the
-    entropy's variance that its linear reader tells; clusters, clusters_shuffled: the share of the points' variance that the
-    means of the targets' classes explain, and with targets shuffled likewise; participation_ratio, effective_rank of the
-    points; kl, kl_without_entropy, kl_without_line, kl_without_random, kl_without_first: KL(exact || model) in bits as it is,
-    with the entropy erased (see erased), with a random linear function of the points erased in the same way, and with
-    the points' variation along a random axis (means of ten) and along the first principal axis removed; moved_entropy,
-    moved_line, moved_random, moved_first: how far each moves the points, mean square as a share of their variance; for a
-    Transformer keys, keys_random: mean absolute cosine of the keys of different tokens of a sequence, turned by their positions
-    as the scores use them, over layers and heads, and of random vectors of their dimension, one for each token and turned
-    likewise; keys_centred,
-    keys_centred_random: the same once the mean key of the sequence is taken away from each.
+    Rank correlations of the first principal coordinate with entropy; _fixed: at fixed position, _within: at fixed position
+    and token (see entropy_correlation, entropy_correlation_within), _shuffled: the same with entropies shuffled between
+    sequences:
+        correlation, correlation_fixed, correlation_shuffled, correlation_within, correlation_within_shuffled: of the points
+        stream_fixed, stream_within: before the last normalisation
+        bare_fixed, bare_shuffled: normalised, without the learned gain and bias
+        length_fixed, length_read_fixed: of the points' length alone, before the normalisation and after it
+        values_fixed, values_shuffled, contexts_fixed, contexts_shuffled: of the last layer's values and contexts, heads side
+            by side; Transformers only
+        ceiling: what ties leave of a plain rank correlation at fixed position (geometry.rank_ceiling, mean over positions)
+    Of the points:
+        readable: share of the entropy's variance that its linear reader tells
+        clusters, clusters_shuffled: share of variance that the means of the targets' classes explain; targets shuffled
+        participation_ratio, effective_rank
+    KL(exact || model) in bits, and how far each removal moves the points (mean square, as a share of their variance):
+        kl: as it is
+        kl_without_entropy, moved_entropy: with the entropy erased (see erased)
+        kl_without_line, moved_line: with a random linear function of the points erased (mean of ten)
+        kl_without_random, moved_random: with the variation along a random axis removed (mean of ten)
+        kl_without_first, moved_first: with the variation along the first principal axis removed
+    Mean absolute cosines of the keys of different tokens of a sequence, over layers and heads; Transformers only:
+        keys: turned by their positions, as the scores use them
+        keys_random: of random vectors, one for each token, turned likewise
+        keys_centred, keys_centred_random: the same once the mean key of the sequence is taken away from each
     """
     supervised = judge.supervised[0]
 
@@ -154,6 +161,7 @@ def measure(
         return inside, stream[:, supervised].double(), model.norm(stream)[:, supervised].double()
 
     inside, stream, points = read(judge)
+    bare = torch.nn.functional.layer_norm(stream, stream.shape[-1:])
     entropy = tasks.entropy(judge.posterior[:, supervised].double()) / math.log(2)
     order = torch.rand(entropy.shape, generator=generator).argsort(0).to(entropy.device)
     targets = judge.targets[:, supervised]
@@ -170,7 +178,8 @@ def measure(
         "stream_fixed": entropy_correlation(stream, entropy)[1],
         "stream_within": entropy_correlation_within(stream, entropy, judge.inputs[:, supervised]),
         "length_fixed": entropy_correlation(stream.norm(dim=-1, keepdim=True), entropy)[1],
-        "bare_fixed": entropy_correlation(torch.nn.functional.layer_norm(stream, stream.shape[-1:]), entropy)[1],
+        "bare_fixed": entropy_correlation(bare, entropy)[1],
+        "bare_shuffled": entropy_correlation(bare, entropy.gather(0, order))[1],
         "length_read_fixed": entropy_correlation(points.norm(dim=-1, keepdim=True), entropy)[1],
         "clusters": geometry.explained(flat, targets.flatten()).item(),
         "clusters_shuffled": geometry.explained(flat, targets.gather(0, order).flatten()).item(),
