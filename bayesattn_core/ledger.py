@@ -26,7 +26,9 @@ class Claim(NamedTuple):
 
 
 TASKS = {"bijection-replacement": "bijection with returning keys", "hmm-fixed-sticky": "fixed HMM"}
-POINTS = {"values": "values", "contexts": "contexts", "read": "stream as the head reads it"}
+POINTS = {
+    "values": "values", "contexts": "contexts", "bare": "stream without its gain", "read": "stream as the head reads it",
+}  # fmt: skip
 FIXED, HEADER = "hmm-fixed-sticky", "hmm-header-sticky"
 LEDGER = {
     "C1": Claim(
@@ -130,7 +132,7 @@ LEDGER = {
         {
             f"{label}, rank correlation at fixed position, {points}{when}": f"manifolds:{name}{end}_{task}-transformer"
             for task, label in TASKS.items()
-            for name, points in (("values", "values"), ("contexts", "contexts"), ("read", "stream as read"))
+            for name, points in POINTS.items()
             for end, when in (("", ""), ("_untrained", ", untrained"))
         },
         tuple(f"{task}-transformer" for task in TASKS),

@@ -212,35 +212,49 @@ def fig_entropy_coordinate(numbers: dict) -> Figure:
     """How the first principal coordinate ranks the posterior's entropy, by network: absolute rank correlations at fixed
     position, as shares of what ties allow, (networks, seeds) each; NaN where there is none.
 
-    networks: names; values, contexts, stream, stream_untrained: of a Transformer's last values and contexts, and of the
-    residual stream before the last normalisation; read, read_untrained, read_shuffled: of the stream as the head reads it,
-    of trained and untrained networks and with entropies shuffled; within, within_untrained, within_shuffled: the same at
-    fixed token too, tokens' means taken away.
+    networks: names. Of trained networks, and with _untrained or _shuffled of untrained ones and with entropies shuffled:
+    values, contexts: of a Transformer's last values and contexts; stream: of the residual stream before the last
+    normalisation; bare: normalised, without the learned gain; read: as the head reads it; length-read: of its length alone;
+    within, stream-within: of the stream as read and before, at fixed token too, tokens' means taken away.
     """
+    names = numbers["networks"]
     figure, axes = figures.canvas(
-        1, 3, height=1.4 + 0.36 * len(numbers["networks"]), sharey=True
+        2, 4, height=2.2 + 0.5 * len(names), sharex=True, sharey=True
     )
-    places = np.arange(len(numbers["networks"]))[::-1].astype(float)
+    places = np.arange(len(names))[::-1].astype(float)
     panels = {
-        "before the last\nnormalisation": {
-            "stream": ("o", 0, "stream"), "values": ("D", 4, "values"), "contexts": ("v", 2, "contexts"),
-            "stream_untrained": ("s", 1, "stream, untrained"),
-        },
-        "as the head\nreads it": {
-            "read": ("o", 0, "trained"), "read_untrained": ("s", 1, "untrained"), "read_shuffled": ("^", 7, "shuffled"),
-        },
-        "the same, tokens'\nmeans taken away": {
-            "within": ("o", 0, "trained"), "within_untrained": ("s", 1, "untrained"), "within_shuffled": ("^", 7, "shuffled"),
-        },
+        "values": "values", "contexts": "contexts", "stream": "stream, before the\nlast normalisation",
+        "bare": "normalised,\nwithout the gain", "read": "as the head\nreads it",
+        "length-read": "its length\nas the head reads it", "within": "as the head reads it,\ntoken fixed too",
+        "stream-within": "before normalisation,\ntoken fixed too",
     }  # fmt: skip
-    for axis, (title, looks) in zip(axes[0], panels.items(), strict=True):
+    kinds = {"": ("o", 0, "trained"), "_untrained": ("s", 1, "untrained"), "_shuffled": ("^", 7, "entropies shuffled")}  # fmt: skip
+    for axis, (name, title) in zip(axes.flat, panels.items(), strict=True):
+        looks = {
+            name + kind: look
+            for kind, look in kinds.items()
+            if name + kind in numbers
+        }
         markers(axis, numbers, looks, places)
-        axis.set(xlim=(0, 1.02))
-        axis.set_title(title, fontsize=9)
-        axis.legend(
-            fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.18), ncols=1
-        )
-    axes[0, 0].set(yticks=places, yticklabels=numbers["networks"])
+        axis.get_legend().remove()
+        axis.set(xlim=(0, 1.02), ylim=(-0.6, len(names) - 0.4), xticks=(0, 0.5, 1))
+        axis.set_title(title, fontsize=8)
+        if name in ("values", "contexts"):  # of Transformers alone
+            for place, of in zip(places, numbers[name], strict=True):
+                if np.isnan(of).all():
+                    axis.text(
+                        0.03,
+                        place,
+                        "has none",
+                        fontsize=7,
+                        color="0.5",
+                        va="center",
+                    )
+    for row in axes:
+        row[0].set(yticks=places, yticklabels=names)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), fontsize=8, loc="outside upper center", ncols=3
+    )  # fmt: skip
     label = "absolute rank correlation, as a share of what ties allow"
     figure.supxlabel(label, fontsize="medium")
     return figure
