@@ -177,6 +177,36 @@ def fig_recall_sweep(numbers: dict) -> Figure:
     return figure
 
 
+def fig_recall_curves(numbers: dict) -> Figure:
+    """Recall along training, a panel for each number of pairs.
+
+    N (panels,): numbers of pairs; counted (panels,): accuracy of one who counts the values shown and binds nothing; for each
+    NAME of transformer, mamba, lstm and each N: NAME_N_steps (evaluations,), NAME_N_accuracy (evaluations, seeds).
+    """
+    figure, axes = figures.canvas(
+        1, len(numbers["N"]), height=2.6, sharex=True, sharey=True
+    )
+    for axis, N, counted in zip(
+        axes[0], numbers["N"], numbers["counted"], strict=True
+    ):
+        for name in ("transformer", "mamba", "lstm"):
+            figures.band(
+                axis, numbers[f"{name}_{N:.0f}_steps"], numbers[f"{name}_{N:.0f}_accuracy"], LOOKS[name], NAMES[name],
+            )  # fmt: skip
+        axis.axhline(counted, color="0.3", linestyle=":", label="values counted")
+        axis.set(
+            xscale="log",
+            xlabel="step",
+            title=f"{N:.0f} pairs",
+            ylim=(0, 1.05),
+            xticks=[1, 10, 100, 1000],
+        )
+    axes[0, 0].set_ylabel("accuracy at the queries")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8)
+    return figure
+
+
 def fig_longer(numbers: dict) -> Figure:
     """Divergence by position on sequences longer than in training.
 
