@@ -125,21 +125,10 @@ def check(X: Tensor, weights: dict[str, Tensor], targets: Tensor, position_weigh
             raise ValueError(f"{name} must be on X's device {X.device}, got {value.device}")
     C = weights["W_O"].shape[-1]
     if isinstance(targets, Tensor) and targets.is_floating_point():
-        checks.tensor("targets", targets, last=(T, C))
-        off = (targets.sum(-1) - 1).abs().max().item()
-        if targets.min() < 0 or off > 100 * torch.finfo(targets.dtype).eps * C:
-            raise ValueError(
-                f"targets must be probabilities that sum to 1 in each row, got least entry {targets.min().item():g} and a sum off by {off:g}"
-            )
+        checks.probabilities("targets", targets, 100 * torch.finfo(targets.dtype).eps * C, last=(T, C))
         batch = [targets.shape[:-2]]
     else:
-        checks.tensor("targets", targets, last=(T,), floating=False)
-        if targets.dtype != torch.int64:
-            raise TypeError(f"targets must be class indices (int64) or soft targets of X's dtype, got {targets.dtype}")
-        if targets.min() < 0 or targets.max() >= C:
-            raise ValueError(
-                f"targets must be class indices from 0 to {C - 1}, got {targets.min().item()} to {targets.max().item()}"
-            )
+        checks.indices("targets", targets, C, "class indices", last=(T,))
         batch = [targets.shape[:-1]]
     if position_weights is None:
         position_weights = uniform_weights(X)

@@ -51,6 +51,31 @@ def filled(name: str, given):
     return given
 
 
+def probabilities(name: str, value: object, within: float, **shape) -> Tensor:
+    """Return `value` if its rows (..., n) are not negative and sum to 1 within `within`; ValueError if not. `shape`: what
+    `tensor` is to check besides."""
+    tensor(name, value, **(shape or {"dims": 1}))
+    least, off = value.min().item(), (value.sum(-1) - 1).abs().max().item()
+    if least < 0 or off > within:
+        raise ValueError(
+            f"{name} must be probabilities that sum to 1 in each row, got a least entry of {least:g} and a sum off by {off:g}"
+        )
+    return value
+
+
+def indices(name: str, value: object, below: int, what: str = "whole numbers", **shape) -> Tensor:
+    """Return `value` if its entries are int64 from 0 to `below` - 1 (TypeError or ValueError if not). `what` they are called;
+    `shape`: what `tensor` is to check besides."""
+    tensor(name, value, floating=False, **shape)
+    if value.dtype != torch.int64:
+        raise TypeError(f"{name} must be {what} (int64), got {value.dtype}")
+    if value.min() < 0 or value.max() >= below:
+        raise ValueError(
+            f"{name} must be {what} from 0 to {below - 1}, got {value.min().item()} to {value.max().item()}"
+        )
+    return value
+
+
 def members(name: str, labels: object, n: int) -> Tensor:
     """One-hot rows (..., n, classes) int64 of labels (..., n) int64; TypeError or ValueError if they are not whole numbers from 0."""
     tensor(name, labels, last=(n,), floating=False)

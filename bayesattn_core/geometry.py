@@ -23,14 +23,8 @@ def jensen_shannon(p: Tensor, q: Tensor) -> Tensor:
     It is a metric, from 0 (equal) to sqrt(log 2) (disjoint); p and q broadcast. Zero entries are allowed.
     Raises ValueError if p and q do not have the same number of entries, or a row is negative or does not sum to 1.
     """
-    n = checks.tensor("p", p, dims=1).shape[-1]
-    checks.tensor("q", q, last=(n,))
-    for name, rows in (("p", p), ("q", q)):
-        off = (rows.sum(-1) - 1).abs().max().item()
-        if rows.min() < 0 or off > 1e-3:
-            raise ValueError(
-                f"{name} must be probabilities, got a least entry of {rows.min().item():g} and a sum off by {off:g}"
-            )
+    checks.probabilities("p", p, 1e-3)
+    checks.probabilities("q", q, 1e-3, last=p.shape[-1:])
     mixed = torch.special.entr((p + q) / 2).sum(-1)
     apart = mixed - (torch.special.entr(p).sum(-1) + torch.special.entr(q).sum(-1)) / 2
     return apart.clamp(min=0).sqrt()

@@ -120,7 +120,11 @@ def angles(first: int, T: int, pairs: int, like: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, first: int = 0) -> Tensor:
-    """Rotary positions of queries or keys x (..., T, 2 pairs): pair (i, i + pairs) turns by position times frequency i."""
+    """Rotary positions of queries or keys x (..., T, 2 pairs): pair (i, i + pairs) turns by position times frequency i.
+
+    Raises ValueError for a last dimension of an odd size."""
+    if x.shape[-1] % 2:
+        raise ValueError(f"x must have an even size in its last dimension, got shape {tuple(x.shape)}")
     left, right = x.chunk(2, -1)
     turn = angles(first, x.shape[-2], left.shape[-1], x)
     return torch.cat([left * turn.cos() - right * turn.sin(), left * turn.sin() + right * turn.cos()], -1)
@@ -331,9 +335,14 @@ class Model(nn.Module):
     def carry(
         self, inputs: Tensor, carried: Carried | None = None, records: list | None = None
     ) -> tuple[Tensor, Carried]:
-        """Logits of the next positions, given what was carried from those before them, and what to carry on."""
+        """Logits of the next positions, given what was carried from those before them, and what to carry on.
+
+        Raises TypeError or ValueError for inputs that the model does not take, and for what another model carried or one
+        that read other sequences."""
         config, parts = self.config, PARTS[self.config.architecture]
         self.check(inputs)
+        if carried is not None:
+            self.check_carried(carried, len(inputs))
         first, states = carried or (0, [()] * (config.layers * len(parts)))
         x = self.embedded(inputs, first)
         last = first + x.shape[1]
@@ -345,6 +354,17 @@ class Model(nn.Module):
             if record is not None:
                 records.append(record | {"residual": x})
         return self.head(self.norm(x)), Carried(last, after)
+
+    def check_carried(self, carried: Carried, B: int) -> None:
+        """Raise TypeError or ValueError for what this model does not carry of B sequences."""
+        if not isinstance(carried, Carried):
+            raise TypeError(f"carried must be a Carried, as carry returns it, got {type(carried).__name__}")
+        blocks = self.config.layers * len(PARTS[self.config.architecture])
+        others = [tuple(state.shape) for states in carried.states for state in states if B not in state.shape[:2]]
+        if len(carried.states) != blocks or others:
+            raise ValueError(
+                f"carried must hold {blocks} states of {B} sequences, got {len(carried.states)}, of shapes {others}"
+            )
 
     def embedded(self, inputs: Tensor, first: int = 0) -> Tensor:
         """What the first block is given, (B, T, width), of inputs that stand at positions from `first` on."""

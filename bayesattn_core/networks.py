@@ -117,12 +117,22 @@ class Settings:
             checks.choice("held", self.held, HELD)
             if self.architecture != "transformer" or self.mixing != "softmax":
                 raise ValueError(f"held must be None but for a transformer with softmax mixing, got {self.held}")
+        self.config  # noqa: B018 (what no network can be is refused)
 
     @property
     def tunnel(self) -> tunnels.Tunnel:
         """The task itself, at the profile's size."""
         tunnel = TASKS[self.task][self.profile]
         return tunnel if self.matrices is None else dataclasses.replace(tunnel, seed=self.matrices)
+
+    @property
+    def config(self) -> models.Config:
+        """What is built, before its width is matched to `parameters`."""
+        tunnel = self.tunnel
+        return models.Config(
+            self.architecture, C=tunnel.C, vocabulary=tunnel.vocabulary, d_x=tunnel.d_x, layers=self.layers,
+            positions=self.positions or POSITIONS[self.architecture], mixing=self.mixing, max_T=tunnel.T,
+        )  # fmt: skip
 
 
 STEPS = {"hmm-fixed": 2000, "hmm-fixed-sticky": 2000, "hmm-header": 2000}  # in profile quick, if not Settings' own
@@ -147,12 +157,7 @@ def settings(task: str, architecture: str, profile: str = "quick", **changes) ->
 
 def build(settings: Settings) -> models.Model:
     """The network of a run, initialised from its seed, on the CPU, in float32."""
-    tunnel = settings.tunnel
-    config = models.Config(
-        settings.architecture, C=tunnel.C, vocabulary=tunnel.vocabulary, d_x=tunnel.d_x, layers=settings.layers,
-        positions=settings.positions or POSITIONS[settings.architecture], mixing=settings.mixing, max_T=tunnel.T,
-    )  # fmt: skip
-    config = models.match_parameters(config, settings.parameters)
+    config = models.match_parameters(settings.config, settings.parameters)
     return models.build(config, torch.Generator().manual_seed(settings.seed))
 
 
@@ -192,7 +197,9 @@ def restored(settings: Settings, weights: dict[str, Tensor]) -> models.Model:
 
 
 def learning_rate(settings: Settings, step: int) -> float:
-    """Linear warm-up to the peak, then a cosine down to a tenth of it."""
+    """Linear warm-up to the peak, then a cosine down to a tenth of it. (A run that is shorter than its warm-up ends in it.)
+    ValueError for a step below 0."""
+    checks.integer("step", step)
     if step < settings.warmup:
         return settings.rate * (step + 1) / settings.warmup
     part = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
@@ -212,7 +219,11 @@ def held_rows(model: models.Model, held: str | None) -> list[tuple[Tensor, Tenso
 
 
 def mean_loss(logits: Tensor, batch: tunnels.Batch, soft: bool = False) -> Tensor:
-    """Cross-entropy with the sampled labels (soft: the exact posterior), mean over supervised positions, nats."""
+    """Cross-entropy with the sampled labels (soft: the exact posterior), mean over supervised positions, nats.
+
+    Raises ValueError for logits that do not have the posterior's shape (B, T, C)."""
+    if logits.shape != batch.posterior.shape:
+        raise ValueError(f"logits must have shape {tuple(batch.posterior.shape)}, got {tuple(logits.shape)}")
     log_p = logits.log_softmax(-1)
     each = (batch.posterior * log_p).sum(-1) if soft else log_p.gather(-1, batch.targets[..., None])[..., 0]
     return -each[batch.supervised].mean()

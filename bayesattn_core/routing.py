@@ -22,13 +22,15 @@ def lstm_gates(lstm: torch.nn.LSTM, inputs: Tensor) -> dict[str, Tensor]:
     """Gates input, forget and output, candidates and cells of a one-layer LSTM from a zero state, each (B, T, hidden).
 
     inputs (B, T, width). Computed from the weights, one position after another: c_t = f_t c_{t-1} + i_t z_t.
-    Raises TypeError for what is not a torch LSTM, ValueError for more than one layer or a wrong width.
+    Raises TypeError for what is not a torch LSTM, ValueError for one of another kind or a wrong width.
     """
     if not isinstance(lstm, torch.nn.LSTM):
         raise TypeError(f"lstm must be a torch.nn.LSTM, got {type(lstm).__name__}")
-    if lstm.num_layers != 1 or lstm.bidirectional or not lstm.batch_first:
-        raise ValueError("lstm must have one layer and one direction, batch first, got another")
-    checks.tensor("inputs", inputs, last=(None, None, lstm.input_size))
+    if lstm.num_layers != 1 or lstm.bidirectional or not lstm.batch_first or not lstm.bias or lstm.proj_size:
+        raise ValueError(
+            f"lstm must have one layer and one direction, batch first, biases and no projection, got {lstm}"
+        )
+    checks.tensor("inputs", inputs, last=(None, None, lstm.input_size), exact=True)
     driven = inputs @ lstm.weight_ih_l0.mT + lstm.bias_ih_l0 + lstm.bias_hh_l0  # (B, T, 4 hidden)
     h = cell = inputs.new_zeros(len(inputs), lstm.hidden_size)
     rows = []
@@ -43,8 +45,15 @@ def lstm_gates(lstm: torch.nn.LSTM, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def lstm_routing(gates: dict[str, Tensor]) -> Tensor:
-    """w_ts = (Π_{r=s+1..t} f_r) i_s of the LSTM's cell, given its gates (see lstm_gates): (B, T, T, hidden), 0 at s > t."""
-    i, f = gates["input"], gates["forget"]
+    """w_ts = (Π_{r=s+1..t} f_r) i_s of the LSTM's cell, given its gates (see lstm_gates): (B, T, T, hidden), 0 at s > t.
+
+    Raises ValueError for gates without "input" or "forget", of shapes that differ, or a forget gate that is not above 0."""
+    for name in ("input", "forget"):
+        checks.choice("name", name, gates)
+    i, f = checks.tensor("gates['input']", gates["input"], dims=3, exact=True), gates["forget"]
+    checks.tensor("gates['forget']", f, last=tuple(i.shape), exact=True)
+    if f.min() <= 0:
+        raise ValueError(f"gates['forget'] must be above 0, got {f.min().item():g}")
     T = i.shape[1]
     kept = f.log().cumsum(1)  # Σ_{r ≤ t} log f_r
     unseen = ~head.visible(T, True, i.device)[..., None]  # (T, T, 1)
@@ -125,8 +134,9 @@ def query_dependence(one: Tensor, other: Tensor) -> Tensor:
     one, other (B, T, T, channels): routing weights. If no ratio w_ts / w_ts' depends on the query the rows are proportional,
     and the sine is 0 up to rounding. A row that is all zero has the sine 0. Raises ValueError for shapes that differ or T < 3.
     """
-    checks.tensor("one", one, dims=4)
-    checks.tensor("other", other, last=tuple(one.shape))
+    T = checks.tensor("one", one, dims=4, exact=True).shape[1]
+    checks.tensor("one", one, last=(T, T, None))
+    checks.tensor("other", other, last=tuple(one.shape), exact=True)
     if one.shape[1] < 3:
         raise ValueError(f"one must have at least 3 positions, got {one.shape[1]}")
     first, second = (torch.nn.functional.normalize(weights[:, -1, :-1], dim=1, eps=0.0).nan_to_num(0.0) for weights in (one, other))  # fmt: skip

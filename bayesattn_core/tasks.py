@@ -55,13 +55,8 @@ def ring_transition(
 
 def check_transition(transition: Tensor) -> Tensor:
     """Return `transition` if it is a square matrix of probabilities with rows that sum to 1; ValueError if not."""
-    checks.tensor("transition", transition, dims=2)
-    off = (transition.sum(-1) - 1).abs().max().item()
-    if transition.dim() != 2 or transition.shape[0] != transition.shape[1] or transition.min() < 0 or off > 1e-5:
-        raise ValueError(
-            f"transition must be (C, C), not negative, with rows that sum to 1, got shape {tuple(transition.shape)} and a row sum off by {off:g}"
-        )
-    return transition
+    C = checks.tensor("transition", transition, dims=2, exact=True).shape[-1]
+    return checks.probabilities("transition", transition, 1e-5, last=(C, C))
 
 
 def stationary(transition: Tensor) -> Tensor:

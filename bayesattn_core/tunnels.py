@@ -30,6 +30,12 @@ from . import checks, tasks
 WINDOWS = (1, 2, 4, 8)
 
 
+def check_generator(generator: object) -> None:
+    """TypeError for what is not a generator on the CPU."""
+    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
+        raise TypeError(f"generator must be a torch.Generator on the CPU, got {generator!r}")
+
+
 class Batch(NamedTuple):
     """Sequences with their labels and exact answers.
 
@@ -61,8 +67,7 @@ class Tunnel(ABC):
 
         Raises TypeError for what is not a CPU generator or a floating dtype, ValueError for sequences < 1.
         """
-        if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-            raise TypeError(f"generator must be a torch.Generator on the CPU, got {generator!r}")
+        check_generator(generator)
         checks.integer("sequences", sequences, least=1)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise TypeError(f"dtype must be a floating-point dtype, got {dtype!r}")
@@ -244,11 +249,34 @@ def _rows(matrices: Tensor, which: Tensor) -> Tensor:
     return matrices.flatten(0, 1).index_select(0, (first + which).flatten()).unflatten(0, which.shape)
 
 
+def check_hmm(transition: Tensor, emission: Tensor, observations: Tensor) -> None:
+    """TypeError or ValueError, which name the argument, for matrices and observations that are not those of `hmm_filter`."""
+    B, _, S = checks.tensor("transition", transition, dims=3, exact=True).shape
+    checks.probabilities("transition", transition, 1e-5, last=(B, S, S))
+    checks.probabilities("emission", emission, 1e-5, last=(B, S, None), exact=True)
+    checks.indices("observations", observations, emission.shape[-1], "symbols", last=(B, None), exact=True)
+
+
+def check_possible(beliefs: Tensor) -> Tensor:
+    """Return beliefs (B, K, S); ValueError where they are none, since what was observed has probability 0."""
+    if not bool(beliefs.isfinite().all()):
+        b, t, _ = (~beliefs.isfinite()).nonzero()[0].tolist()
+        raise ValueError(f"observations must be possible, got one of probability 0 at [{b}, {t}]")
+    return beliefs
+
+
 def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tensor:
     """Exact p(s_t | o_1 ... o_t), (B, K, S), by the forward algorithm from a uniform start.
 
-    transition (B, S, S), emission (B, S, O): rows sum to 1; observations (B, K) int64.
+    transition (B, S, S), emission (B, S, O): rows sum to 1; observations (B, K) int64, from 0 to O - 1. Raises TypeError or
+    ValueError that names the argument, also for an observation that cannot be.
     """
+    check_hmm(transition, emission, observations)
+    return check_possible(_filter(transition, emission, observations))
+
+
+def _filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tensor:
+    """`hmm_filter` without its checks, for drawing."""
     likelihood = _likelihoods(emission, observations).permute(1, 2, 0).contiguous()  # (K, S, B): a step is one pass
     moves = transition.permute(1, 2, 0).contiguous()  # (S, S, B)
     filtered = torch.empty_like(likelihood)
@@ -262,9 +290,10 @@ def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Te
 def hmm_window(transition: Tensor, emission: Tensor, observations: Tensor, n: int) -> Tensor:
     """Exact p(s_t | o_{t-n+1} ... o_t) in the stationary chain, (B, K, S); where t < n, from the t observations there are.
 
-    Arguments as for `hmm_filter`; the chain must be irreducible. Raises ValueError for n < 1.
+    Arguments and errors as for `hmm_filter`; the chain must be irreducible. Raises ValueError for n < 1.
     """
     checks.integer("n", n, least=1)
+    check_hmm(transition, emission, observations)
     likelihood = _likelihoods(emission, observations)
     B, K, S = likelihood.shape
     # π (1 - P + E) = (1 ... 1) with E all ones; a stationary belief stays what it is until the first observation
@@ -274,7 +303,7 @@ def hmm_window(transition: Tensor, emission: Tensor, observations: Tensor, n: in
     for j in range(n):  # every window advances by one observation
         belief = (belief @ transition) * padded[:, j : j + K]
         belief = belief / belief.sum(-1, keepdim=True)
-    return belief
+    return check_possible(belief)
 
 
 @dataclass(frozen=True)
@@ -330,7 +359,11 @@ class _HMM(Tunnel):
         return math.ceil(low - 1e-9), math.floor(high + 1e-9)
 
     def parameters(self, generator: torch.Generator, sets: int) -> tuple[Tensor, Tensor]:
-        """Draw transition (sets, S, S) and emission (sets, S, O) in quanta, int64: rows sum to `quantum`, entries >= 1."""
+        """Draw transition (sets, S, S) and emission (sets, S, O) in quanta, int64: rows sum to `quantum`, entries >= 1.
+
+        Raises TypeError for what is not a CPU generator, ValueError for sets < 1."""
+        check_generator(generator)
+        checks.integer("sets", sets, least=1)
         S, O, Q = self.S, self.O, self.quantum  # noqa: E741
         rows = _dirichlet(generator, sets, S, O)
         if self.sticky is None:
@@ -358,10 +391,14 @@ class _HMM(Tunnel):
         seen_upto = _rows(emission.cumsum(-1)[..., :-1], states)  # (B, K, O - 1)
         observations = (sights.movedim(0, 1) >= seen_upto).sum(-1)
         extra = {"transition": transition.double() / Q, "emission": emission.double() / Q, "observations": observations}
-        filtered = hmm_filter(**extra)
+        filtered = _filter(**extra)
         return Batch(observations, torch.ones(B, K, dtype=torch.bool), states, filtered, extra)
 
     def _own(self, batch):
+        if set(batch.extra) != {"transition", "emission", "observations"}:
+            raise ValueError(
+                f"batch must be a hidden Markov model's, with its matrices, got {sorted(batch.extra) or 'none'}"
+            )
         spare = self.T - self.K
         return [
             (f"window-{n}", torch.nn.functional.pad(hmm_window(**batch.extra, n=n), (0, 0, spare, 0))) for n in WINDOWS
@@ -398,12 +435,18 @@ class HeaderHMM(_HMM):
     T = property(lambda self: self.header + self.K)
 
     def decode_header(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The transition (B, S, S) and emission (B, S, O) matrices, in quanta, that tokens (B, T) state."""
+        """The transition (B, S, S) and emission (B, S, O) matrices, in quanta, that tokens (B, T) state.
+
+        Raises TypeError or ValueError for tokens that state none."""
         S = self.S
-        checks.tensor("tokens", tokens, last=(None, self.T), floating=False)
+        checks.indices("tokens", tokens, self.vocabulary, "tokens", last=(None, self.T), exact=True)
         first, second = tokens[:, 1 : S * S + 1], tokens[:, S * S + 2 : self.header - 1]
-        offset = self.O - 1
-        return first.unflatten(1, (S, S)) - offset, second.unflatten(1, (S, self.O)) - offset
+        stated = [part.unflatten(1, (S, -1)) - (self.O - 1) for part in (first, second)]
+        if any(rows.min() < 1 or (rows.sum(-1) != self.quantum).any() for rows in stated):
+            raise ValueError(
+                f"tokens must state rows of positive entries that sum to {self.quantum} quanta, got others"
+            )
+        return stated[0], stated[1]
 
     def _draw(self, generator, B):
         transition, emission = self.parameters(generator, B)
@@ -454,14 +497,19 @@ class FixedHMM(_HMM):
         return self._sample(generator, *(matrix.expand(B, -1, -1) for matrix in self.matrices))
 
     def _own(self, batch):
+        windows = super()._own(batch)
         transition, emission = (matrix.to(batch.posterior.device).double() / self.quantum for matrix in self.matrices)
+        if not (
+            torch.equal(batch.extra["transition"][0], transition) and torch.equal(batch.extra["emission"][0], emission)
+        ):
+            raise ValueError(f"batch must be of this model's matrices, seed {self.seed}, got one of others")
         marginals = [torch.full_like(transition[0], 1 / self.S)]
         for _ in range(1, self.K):
             marginals.append(marginals[-1] @ transition)
         prior = torch.stack(marginals)  # (K, S): p(s_t) with nothing read
         joint = prior * emission.mT[batch.inputs]
         own = [("constant", prior.mean(0)), ("memoryless", joint / joint.sum(-1, keepdim=True))]
-        return own + super()._own(batch)
+        return own + windows
 
 
 # The tasks of the chapter "EM against SGD"
@@ -565,7 +613,8 @@ def kl(posterior: Tensor, log_p: Tensor, supervised: Tensor) -> Score:
     >>> kl(exact, model.log(), torch.tensor([[True]])).mean
     2.0
 
-    Raises TypeError or ValueError for shapes or dtypes that do not fit, and a log_p whose rows are not normalised.
+    Raises TypeError or ValueError for shapes or dtypes that do not fit, and a posterior or log_p whose rows are not
+    normalised.
     """
     posterior, log_p = _pair(posterior, log_p, supervised)
     terms = torch.where(posterior > 0, posterior * (posterior.log() - log_p), 0)
@@ -582,17 +631,20 @@ def entropy_error(posterior: Tensor, log_p: Tensor, supervised: Tensor) -> Score
 
 
 def accuracy(targets: Tensor, log_p: Tensor, supervised: Tensor) -> Score:
-    """Fraction of sampled targets (B, T) that are the model's most probable class; the first of several equal ones."""
+    """Fraction of sampled targets (B, T) that are the model's most probable class; the first of several equal ones.
+
+    Raises TypeError or ValueError for shapes or dtypes that do not fit, targets that are no classes, and a log_p whose rows
+    are not normalised."""
     _check_supervised(supervised)
-    checks.tensor("targets", targets, last=tuple(supervised.shape), floating=False)
     _check_log_p(log_p, (*supervised.shape, None), supervised)
+    checks.indices("targets", targets, log_p.shape[-1], "class indices", last=tuple(supervised.shape))
     return _score((log_p.argmax(-1) == targets).double(), supervised)
 
 
 def best_constant_entropy(posterior: Tensor, supervised: Tensor) -> tuple[float, float]:
     """The one entropy, said everywhere, with the least `entropy_error` (the median), and that error; both in bits."""
     _check_supervised(supervised)
-    checks.tensor("posterior", posterior, last=(*supervised.shape, None))
+    checks.probabilities("posterior", posterior, 1e-3, last=(*supervised.shape, None))
     entropies = tasks.entropy(posterior.double())[supervised] / math.log(2)
     median = entropies.median()
     return median.item(), (entropies - median).abs().mean().item()
@@ -618,7 +670,7 @@ def _check_log_p(log_p: Tensor, shape: tuple[int | None, ...], supervised: Tenso
 
 def _pair(posterior: Tensor, log_p: Tensor, supervised: Tensor) -> tuple[Tensor, Tensor]:
     _check_supervised(supervised)
-    checks.tensor("posterior", posterior, last=(*supervised.shape, None))
+    checks.probabilities("posterior", posterior, 1e-3, last=(*supervised.shape, None))
     _check_log_p(log_p, tuple(posterior.shape), supervised)
     return posterior.double(), log_p.double()
 

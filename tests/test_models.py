@@ -520,6 +520,18 @@ BAD = {
         "target must be within 5 % of a parameter count that width can give, got 20: nearest is",
     ),
     "no target": (lambda: models.match_parameters(config(), 0), ValueError, "target must be at least 1, got 0"),
+    "an odd pair": (lambda: models.rotate(torch.ones(2, 3)), ValueError, "x must have an even size in its last dimension"),
+    "carried as a tuple": (lambda: small("lstm").carry(tokens(2, 3), (3, [])), TypeError, "carried must be a Carried"),
+    "carried of other sequences": (
+        lambda: small("lstm").carry(tokens(2, 3), small("lstm").carry(tokens(1, 3))[1]),
+        ValueError,
+        "states of 2 sequences, got",
+    ),
+    "carried by another": (
+        lambda: small("lstm").carry(tokens(2, 3), small("transformer").carry(tokens(2, 3))[1]),
+        ValueError,
+        "carried must hold",
+    ),
     "a scan of one sequence": (scanned(z=torch.ones(6, 4)), ValueError, "z must have at least 3 dimensions"),
     "a scan in four dimensions": (scanned(z=torch.ones(1, 3, 6, 4)), ValueError, "z must have shape (3, 6, 4)"),
     "C of other length": (scanned(C=torch.ones(3, 5, 3).double()), ValueError, "C must have shape (3, 6, 3), got (3, 5, 3)"),

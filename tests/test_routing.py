@@ -114,6 +114,21 @@ def test_query_dependence_is_the_sine_of_an_angle():
             ValueError,
             "at least 3 positions",
         ),
+        (
+            lambda: routing.lstm_routing({"input": torch.ones(1, 3, 2)}),
+            ValueError,
+            "name must be one of input, got 'forget'",
+        ),
+        (
+            lambda: routing.lstm_routing({"input": torch.ones(1, 3, 2), "forget": torch.zeros(1, 3, 2)}),
+            ValueError,
+            "must be above 0, got 0",
+        ),
+        (
+            lambda: routing.lstm_gates(torch.nn.LSTM(2, 2, bias=False, batch_first=True), torch.ones(1, 2, 2)),
+            ValueError,
+            "biases and no projection",
+        ),
     ],
 )
 def test_bad_input(call, error, message):

@@ -114,14 +114,14 @@ def test_the_linear_baseline_is_the_optimum():
     [
         (lambda: tasks.ring_transition(1), "C must be at least 2, got 1"),
         (lambda: tasks.ring_transition(8, 1.5), "self_prob must be finite and at least 0 and at most 1, got 1.5"),
-        (lambda: tasks.stationary(torch.ones(2, 2)), "transition must be (C, C)"),
-        (lambda: tasks.stationary(torch.ones(2, 3) / 3), "transition must be (C, C)"),
+        (lambda: tasks.stationary(torch.ones(2, 2)), "transition must be probabilities"),
+        (lambda: tasks.stationary(torch.ones(2, 3) / 3), "transition must have size 3"),
         (lambda: tasks.author_draws(-1), "seed must be at least 0, got -1"),
         (lambda: tasks.sticky_chain(torch.Generator(), tasks.ring_transition(), torch.zeros(8, 2), 0), "T must be at"),
         (lambda: tasks.sticky_chain(torch.Generator(), tasks.ring_transition(), torch.zeros(7, 2)), "means must have"),
         (
             lambda: tasks.filter_predictive(small_chain()._replace(transition=2 * torch.eye(3))),
-            "transition must be (C, C)",
+            "transition must be probabilities",
         ),
         (
             lambda: tasks.filter_predictive(small_chain()._replace(inputs=torch.zeros(2, 5, 3))),

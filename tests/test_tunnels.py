@@ -402,6 +402,7 @@ def test_predictors_agree_on_cuda(tunnel):
         assert torch.allclose(there[name].cpu(), p, atol=1e-12), name
 
 
+TWO = (torch.tensor([[[0.5, 0.5], [0.5, 0.5]]]), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]))  # no state shows symbol 1
 PAIR = torch.full((1, 2, 2), 0.5), torch.full((1, 2, 2), 0.5).log(), torch.ones(1, 2, dtype=torch.bool)
 
 
@@ -444,6 +445,46 @@ PAIR = torch.full((1, 2, 2), 0.5), torch.full((1, 2, 2), 0.5).log(), torch.ones(
         (lambda: tunnels.kl(PAIR[0], PAIR[1][:, :1], PAIR[2]), ValueError, "log_p must have size 2"),
         (lambda: tunnels.entropy_error(PAIR[0], PAIR[1], ~PAIR[2]), ValueError, "supervised must be a bool mask"),
         (lambda: tunnels.accuracy(PAIR[2].long()[:, :1], *PAIR[1:]), ValueError, "targets must have size 2"),
+        (
+            lambda: tunnels.accuracy(PAIR[2].long() + 9, *PAIR[1:]),
+            ValueError,
+            "targets must be class indices from 0 to",
+        ),
+        (lambda: tunnels.kl(2 * PAIR[0], *PAIR[1:]), ValueError, "posterior must be probabilities"),
+        (lambda: FixedHMM().parameters(None, 1), TypeError, "generator must be a torch.Generator on the CPU, got None"),
+        (lambda: FixedHMM().parameters(torch.Generator(), 0), ValueError, "sets must be at least 1, got 0"),
+        (
+            lambda: tunnels.hmm_filter(*TWO, torch.tensor([[0, 2]])),
+            ValueError,
+            "observations must be symbols from 0 to 1",
+        ),
+        (
+            lambda: tunnels.hmm_window(*TWO, torch.tensor([[0, 2]]), 1),
+            ValueError,
+            "observations must be symbols from 0",
+        ),
+        (
+            lambda: tunnels.hmm_filter(2 * TWO[0], TWO[1], torch.tensor([[0]])),
+            ValueError,
+            "transition must be probabilities",
+        ),
+        (
+            lambda: tunnels.hmm_filter(TWO[0], TWO[1] / 2, torch.tensor([[0]])),
+            ValueError,
+            "emission must be probabilities",
+        ),
+        (lambda: tunnels.hmm_filter(*TWO, torch.tensor([[0, 1]])), ValueError, "got one of probability 0 at [0, 1]"),
+        (
+            lambda: FixedHMM(seed=3).predictors(draw(FixedHMM(seed=2), 1)),
+            ValueError,
+            "matrices, seed 3, got one of others",
+        ),
+        (
+            lambda: FixedHMM().predictors(draw(FixedHMM(), 1)._replace(extra={})),
+            ValueError,
+            "with its matrices, got none",
+        ),
+        (lambda: HeaderHMM().decode_header(torch.zeros(1, 73).long()), ValueError, "tokens must state rows"),
     ],
 )
 def test_bad_input_is_named(call, error, message):
