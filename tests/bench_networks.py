@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import torch
@@ -121,18 +122,13 @@ def hmm_step(kind: str):
     return step
 
 
-def data_step(kind: str):
-    """Drawing the batch of every task of the quick profile ("ours"), and the training steps that they feed ("plain")."""
-    chosen = [networks.settings(task, "lstm") for task in networks.TASKS]  # the cheapest architecture that can mix
+def data_step(kind: str, task: str):
+    """Drawing a batch of the quick profile ("ours"), and the training step that it feeds ("plain")."""
+    settings = networks.settings(task, "lstm")  # the cheapest architecture that can mix
     if kind == "ours":
-        return lambda: [networks.draw(settings, 0) for settings in chosen]
-    built = [(settings, networks.build(settings), networks.draw(settings, 0)) for settings in chosen]
-
-    def step():
-        for settings, model, batch in built:
-            networks.mean_loss(model(batch.inputs), batch, settings.soft).backward()
-
-    return step
+        return lambda: networks.draw(settings, 0)
+    model, batch = networks.build(settings), networks.draw(settings, 0)
+    return lambda: networks.mean_loss(model(batch.inputs), batch, settings.soft).backward()
 
 
 # name: (what is timed, {kind of reference: what it is}, how much faster than the first reference ours must be, largest
@@ -142,7 +138,10 @@ PARTS = {
     "scan": (scan_step, LOOP, 4, 0.5),
     "mamba": (mamba_step, LOOP, 3, None),
     "hmm": (hmm_step, {"plain": "NumPy loop over time and states"}, 100, None),
-    "data": (data_step, {"plain": "training steps that it feeds"}, 20, None),
+    **{
+        f"data {task}": (partial(data_step, task=task), {"plain": "training step that it feeds"}, 20, None)
+        for task in networks.TASKS
+    },
 }
 
 
@@ -177,7 +176,7 @@ def main() -> int:
     met = True
     for part, (what, references, wanted, share) in PARTS.items():
         rounds = [{kind: in_own_process(part, kind) for kind in (*references, "ours")} for _ in range(ROUNDS)]
-        print(what.__doc__.splitlines()[0])
+        print(f"{part}: {getattr(what, 'func', what).__doc__.splitlines()[0]}")
         for kind, name in {**references, "ours": "ours"}.items():
             seconds, megabytes = ([one[kind][key] for one in rounds] for key in ("seconds", "megabytes"))
             line = f"  {name:36} {1000 * statistics.median(seconds):9.1f} ms {statistics.median(megabytes):6.0f} MB"
