@@ -278,12 +278,15 @@ def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Te
 def _filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tensor:
     """`hmm_filter` without its checks, for drawing."""
     likelihood = _likelihoods(emission, observations).permute(1, 2, 0).contiguous()  # (K, S, B): a step is one pass
+    likelihood /= likelihood.amax(1, keepdim=True)  # what is improbable in every state says nothing of the state
     moves = transition.permute(1, 2, 0).contiguous()  # (S, S, B)
     filtered = torch.empty_like(likelihood)
     belief = torch.full_like(likelihood[0], 1 / likelihood.shape[1])
     for t, (seen, out) in enumerate(zip(likelihood, filtered, strict=True)):  # sequential; all sequences step together
-        belief = ((belief[:, None] * moves).sum(0) if t else belief) * seen
-        belief = torch.div(belief, belief.sum(0), out=out)
+        belief = torch.mul((belief[:, None] * moves).sum(0) if t else belief, seen, out=out)
+        if t % 4 == 3:  # often enough that nothing becomes too small; the rest is normalised at once
+            belief = belief / belief.sum(0)
+    filtered /= filtered.sum(1, keepdim=True)
     return filtered.permute(2, 0, 1).contiguous()
 
 

@@ -253,6 +253,17 @@ def test_the_header_states_the_matrices_exactly(name):
     assert HeaderHMM().header == 53
 
 
+def test_improbable_observations_do_not_underflow():
+    transition = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]], dtype=torch.float64)
+    emission = torch.tensor([[[1 - 3e-30, 2e-30, 1e-30], [1 - 3e-30, 1e-30, 2e-30]]], dtype=torch.float64)
+    observations = torch.tensor([[1, 1, 2] * 20])
+    # the same emissions but for a factor that all states share
+    likelier = torch.tensor([[[0.0, 2, 1], [0.0, 1, 2]]], dtype=torch.float64) / 3
+    exact = tunnels.hmm_filter(transition, likelier, observations)
+    single = tunnels.hmm_filter(transition.float(), emission.float(), observations)
+    assert (single.double() - exact).abs().max() < 1e-6
+
+
 def test_quantise_is_exact_and_takes_ties_in_order():
     generator = torch.Generator().manual_seed(0)
     rows = torch.rand(1000, 7, generator=generator, dtype=torch.float64) ** 3
