@@ -70,8 +70,7 @@ paper: $(READY) ## records at the papers' sizes, on a GPU, nine minutes at a tim
 	  { code=$$?; test $$code = 3 || exit $$code; echo "Not all is recorded yet: make paper goes on from here"; }
 
 bench: $(READY) ## measure speed and memory, as ratios against stated references
-	$(PY) -m tests.bench
-	$(PY) -m tests.bench_networks
+	@$(PY) -m tests.bench; first=$$?; $(PY) -m tests.bench_networks && exit $$first
 
 clean: ## remove the built pages and caches (the environment stays)
 	rm -rf _build .pytest_cache .ruff_cache
