@@ -70,6 +70,12 @@ LEDGER = {
                 ("steps to SGD's final loss, EM-like", "em"), ("W_Q and W_K fast instead", "qk-x10"),
                 ("tuned SGD", "tuned-sgd"),
             )
+        }
+        | {
+            label: f"em-against-sgd:lookup_steps_{arm}"
+            for label, arm in (
+                ("on lookup, EM-like", "em"), ("on lookup, W_Q and W_K fast", "qk-x10"), ("on lookup, tuned SGD", "tuned-sgd"),
+            )
         },
         ("sticky-authors", "sticky-fair-authors", "sticky-fair-fresh", "lookup-fair"),
         ("em-against-sgd:fig-authors-curves", "em-against-sgd:fig-controls", "em-against-sgd:fig-lookup-controls"),
@@ -103,7 +109,7 @@ LEDGER = {
     ),
     "C7": Claim(
         "Value dynamics sculpt a low-dimensional manifold",
-        {"": "manifolds:C7"},
+        {"by effective rank": "manifolds:C7"},
         {
             f"{lead}{label}{C} classes": f"manifolds:rank_{C}_{arm}"
             for C, start in ((16, "effective rank of displaced values, "), (64, ""))
@@ -128,7 +134,7 @@ LEDGER = {
     ),
     "C9": Claim(
         "The manifold's coordinate is the posterior's entropy",
-        {f"{label}, {points}": f"manifolds:C9_{name}_{task}" for task, label in TASKS.items() for name, points in POINTS.items()},
+        {f"{points} on the {label}": f"manifolds:C9_{name}_{task}" for task, label in TASKS.items() for name, points in POINTS.items()},
         {
             f"{label}, rank correlation at fixed position, {points}{when}": f"manifolds:{name}{end}_{task}-transformer"
             for task, label in TASKS.items()
@@ -136,7 +142,7 @@ LEDGER = {
             for end, when in (("", ""), ("_untrained", ", untrained"))
         },
         tuple(f"{task}-transformer" for task in TASKS),
-        ("manifolds:fig-entropy-coordinate", "manifolds:fig-manifolds"),
+        ("manifolds:fig-entropy-coordinate", "manifolds:fig-returning-keys", "manifolds:fig-manifolds"),
     ),
     "C10": Claim(
         "Keys become orthogonal",
@@ -162,8 +168,15 @@ LEDGER = {
     ),
     "C12": Claim(
         "The head behaves like EM",
-        {"": "em-analogy:C12"},
-        {"slope of the error, scores": "em-analogy:slope_scores", "values": "em-analogy:slope_values"},
+        {"to first order in the spread of the values": "em-analogy:C12"},
+        {
+            "slope of the error, scores": "em-analogy:slope_scores",
+            "values": "em-analogy:slope_values",
+            "relative gap of the scores' gradients in trained heads, at the start": "em-analogy:gap_start_scores",
+            "after the EM-like schedule": "em-analogy:gap_em_scores",
+            "cosine of the gradient's value step with the majorised M-step, at first": "em-analogy:m_cosine_first",
+            "at the end": "em-analogy:m_cosine_last",
+        },
         ("em-analogy:theorem_heads",),
         ("em-analogy:fig-first-order-em", "em-analogy:fig-gap-to-em", "em-analogy:fig-m-step"),
     ),
@@ -232,9 +245,10 @@ LEDGER = {
     ),
     "C18": Claim(
         "Content-based routing is what separates the architectures",
-        {"": "architectures:C18"},
-        {f"{lead}{mixing}": f"architectures:mixing_{mixing}" for lead, mixing in (("recall of eight pairs, ", "softmax"), ("", "linear"), ("", "fixed"))},
-        tuple(f"recall-8-transformer-{mixing}" for mixing in ("softmax", "linear", "fixed")),
+        {"for binding": "architectures:C18"},
+        {f"{lead}{mixing}": f"architectures:mixing_{mixing}" for lead, mixing in (("recall of eight pairs, ", "softmax"), ("", "linear"), ("", "fixed"))}
+        | {"counting the values shown": "architectures:counting_8", "LSTM": "architectures:accuracy_recall-8-lstm"},
+        (*(f"recall-8-transformer-{mixing}" for mixing in ("softmax", "linear", "fixed")), "recall-8-lstm"),
         ("architectures:fig-mixing", "routing:fig-ratio-test"),
     ),
 }  # fmt: skip
@@ -284,6 +298,8 @@ def row(number: str, own: dict[str, dict] | None = None) -> dict[str, str]:
     """One row of the table, in Markdown, by column. Raises ValueError for a result or a record that is not there."""
     given = verdicts(number, own)
     claim, verdict = LEDGER[number], f"**{together(given)}**"
+    if len(given) == 1 and "" not in given:
+        verdict += f" ({next(iter(given))})"
     if len(set(given.values())) > 1:
         by = {kind: [setting for setting, found in given.items() if found == kind] for kind in claims.VERDICTS}
         verdict += " (" + "; ".join(f"{kind}: {', '.join(of)}" for kind, of in by.items() if of) + ")"
@@ -292,13 +308,16 @@ def row(number: str, own: dict[str, dict] | None = None) -> dict[str, str]:
         result = quoted(reference, own)
         unit = "" if result["unit"] == "1" else f" {result['unit']}"
         measured.append(f"{label} {results.text(result)}{unit}")
+    shown = {}
+    for chapter, name in (reference.split(":") for reference in claim.figures):
+        shown[chapter] = ", ".join(filter(None, (shown.get(chapter), f"{{numref}}`{name}`")))
     return {
         "claim": number,
         "the paper says": claim.says,
         "verdict here": verdict,
         "measured": "; ".join(measured),
         "budget": scope(claim),
-        "see": ", ".join(f"{{numref}}`{reference.split(':')[1]}`" for reference in claim.figures),
+        "see": "; ".join(f"[{chapter}]({chapter}.ipynb): {figures}" for chapter, figures in shown.items()),
     }
 
 

@@ -50,7 +50,7 @@ def text(result: dict) -> str:
     """A result as prose quotes it: the value in its own format, with ± its spread if it has one."""
     if isinstance(result["value"], str):
         return result["value"]
-    shown = format(result["value"], result["format"])
+    shown = format(result["value"], "z" + result["format"])  # z: no minus before a zero
     return shown if result["spread"] is None else f"{shown} ± {format(result['spread'], result['format'])}"
 
 

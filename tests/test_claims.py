@@ -44,7 +44,8 @@ def test_c5():
         return {arm: value / 100 for arm, value in arms(**means).items()}
 
     assert claims.c5(kl(sgd=90, em=50, tuned_sgd=80), still).verdict == "holds"
-    assert claims.c5(kl(sgd=90, em=50, tuned_sgd=50), still).verdict == "holds in part"
+    assert claims.c5(kl(sgd=90, em=50, tuned_sgd=50), still).verdict == "does not hold here"
+    assert claims.c5(kl(sgd=50, em=50, tuned_sgd=90), still).verdict == "does not hold here"
     assert claims.c5(kl(sgd=90, em=50, tuned_sgd=80), still | {"sgd": 0.01}).verdict == "holds in part"
     assert claims.c5(kl(sgd=50, em=50, tuned_sgd=40), still).verdict == "does not hold here"
 
@@ -180,7 +181,7 @@ def test_c17():
     assert claims.c17({"a": flat, "b": late}, trivial, 10).verdict == "holds in part"
     verdict = claims.c17({"a": late, "b": jump}, trivial, 10)
     assert verdict.verdict == "does not hold here"
-    assert verdict.because.endswith("a 55 %, b 100 %; trivial right after it: b")
+    assert verdict.because.endswith("a 55 %, b 100 %; no better than that predictor right after the horizon: b")
 
 
 def test_c18():

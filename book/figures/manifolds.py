@@ -127,6 +127,31 @@ def fig_manifolds(numbers: dict) -> Figure:
     return figure
 
 
+def fig_returning_keys(numbers: dict) -> Figure:
+    """A Transformer on the bijection with returning keys, before and after training, coloured by exact entropy.
+
+    places: names; trained_K, start_K (n, 2): the points of the K-th place on their own principal plane; entropy (n,) in bits;
+    told (2, places): absolute rank correlation of the first coordinate with entropy at fixed position, as a share of what
+    ties allow, after training and before.
+    """
+    rows = (("trained", "after training"), ("start", "before training"))
+    figure, axes = figures.canvas(2, len(numbers["places"]), height=4.0)
+    for k, place in enumerate(numbers["places"]):
+        for axis, (kind, _), told in zip(
+            axes[:, k], rows, numbers["told"], strict=True
+        ):
+            points = numbers[f"{kind}_{k}"]
+            drawn = cloud(axis, points, numbers["entropy"], extent(points[None]))
+            axis.set_xlabel(f"|ρ| with entropy {told[k]:.2f}", fontsize=7)
+        axes[0, k].set_title(place, fontsize=9)
+    for axis, (_, label) in zip(axes[:, 0], rows, strict=True):
+        axis.set_ylabel(label, fontsize=8)
+    figure.colorbar(
+        drawn, ax=axes.ravel().tolist(), shrink=0.7, label="exact entropy, bits"
+    )
+    return figure
+
+
 def fig_ranks(numbers: dict) -> Figure:
     """Effective rank of what values have moved by, against the number of classes.
 
