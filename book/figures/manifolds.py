@@ -314,15 +314,21 @@ def fig_removal(numbers: dict) -> Figure:
 def fig_keys(numbers: dict) -> Figure:
     """Mean absolute cosine of the keys of different tokens of a sequence along training.
 
-    tasks: names; step_K (frames,), cosine_K (frames, seeds, layers) of the K-th task, means over heads; random (tasks,): of
-    random vectors of the keys' dimension.
+    tasks: names; step_K (frames,), cosine_K (frames, seeds, layers, heads) of the K-th task; random (tasks,): of random
+    vectors of the keys' dimension.
     """
     figure, axes = figures.canvas(1, len(numbers["tasks"]), height=2.6, sharey=True)
     for k, (axis, task) in enumerate(zip(axes[0], numbers["tasks"], strict=True)):
         step, cosine = numbers[f"step_{k}"], numbers[f"cosine_{k}"]
         for layer in range(cosine.shape[2]):
-            figures.band(
-                axis, step, cosine[..., layer], layer, f"layer {layer + 1}"
+            of = cosine[:, :, layer]  # (frames, seeds, heads)
+            figures.band(axis, step, of.mean(-1), layer, f"layer {layer + 1}")
+            axis.plot(
+                step,
+                of.reshape(len(step), -1),
+                color=figures.COLORS[layer],
+                linewidth=0.5,
+                alpha=0.4,
             )
         axis.axhline(
             numbers["random"][k], color="0.3", linestyle=":", label="random vectors"
