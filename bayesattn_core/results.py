@@ -112,7 +112,7 @@ class Chapter:
             spread = spread if several else None
         if not isinstance(value, str):
             value = checks.number("value", value.item() if hasattr(value, "item") else value)
-            format(value, form)  # ValueError now rather than when a page quotes it
+            format(value, "z" + form)  # ValueError now rather than when a page quotes it
         if spread is not None:
             spread = checks.number("spread", spread.item() if hasattr(spread, "item") else spread, least=0)
         tolerance = checks.number("tolerance", tolerance, least=0)

@@ -269,7 +269,8 @@ def hmm_filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Te
     """Exact p(s_t | o_1 ... o_t), (B, K, S), by the forward algorithm from a uniform start.
 
     transition (B, S, S), emission (B, S, O): rows sum to 1; observations (B, K) int64, from 0 to O - 1. Raises TypeError or
-    ValueError that names the argument, also for an observation that cannot be.
+    ValueError that names the argument, also for an observation that cannot be (or nearly cannot: that takes several moves in
+    a row of a probability below about 1e-9 in float32, 1e-75 in float64).
     """
     check_hmm(transition, emission, observations)
     return check_possible(_filter(transition, emission, observations))
@@ -284,7 +285,9 @@ def _filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tenso
     belief = torch.full_like(likelihood[0], 1 / likelihood.shape[1])
     for t, (seen, out) in enumerate(zip(likelihood, filtered, strict=True)):  # sequential; all sequences step together
         belief = torch.mul((belief[:, None] * moves).sum(0) if t else belief, seen, out=out)
-        if t % 4 == 3:  # often enough that nothing becomes too small; the rest is normalised at once
+        if (
+            t % 4 == 3
+        ):  # four steps of a probability of 1e-9 each are still above the least float32; the rest is normalised at once
             belief = belief / belief.sum(0)
     filtered /= filtered.sum(1, keepdim=True)
     return filtered.permute(2, 0, 1).contiguous()

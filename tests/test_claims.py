@@ -181,7 +181,19 @@ def test_c17():
     assert claims.c17({"a": flat, "b": late}, trivial, 10).verdict == "holds in part"
     verdict = claims.c17({"a": late, "b": jump}, trivial, 10)
     assert verdict.verdict == "does not hold here"
-    assert verdict.because.endswith("a 55 %, b 100 %; no better than that predictor right after the horizon: b")
+    assert verdict.because.endswith("a 55 %; b 100 %; no better than that predictor right after the horizon: b")
+
+
+def test_no_verdict_rests_on_what_is_not_a_number():
+    nan, still = torch.full((5,), torch.nan), dict.fromkeys(("sgd", "em", "tuned-sgd"), 0.0)
+    with pytest.raises(ValueError, match="the gain on recall must be finite"):
+        claims.c16({"recall": nan}, {"recall": nan})
+    with pytest.raises(ValueError, match="still_falling"):
+        claims.c5(dict.fromkeys(still, NOISE), still | {"em": math.nan})
+    with pytest.raises(ValueError, match="the divergence of a must be finite"):
+        claims.c17({"a": torch.full((20, 5), torch.nan)}, torch.ones(20, 5), 10)
+    with pytest.raises(ValueError, match="horizon must be at most 15"):
+        claims.c17({"a": torch.ones(20, 5)}, torch.ones(20, 5), 20)
 
 
 def test_c18():
