@@ -287,7 +287,7 @@ def _filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tenso
         belief = torch.mul((belief[:, None] * moves).sum(0) if t else belief, seen, out=out)
         if (
             t % 4 == 3
-        ):  # four steps of a probability of 1e-9 each are still above the least float32; the rest is normalised at once
+        ):  # often enough for four moves of a probability of 1e-9 in float32; the rest is normalised at once
             belief = belief / belief.sum(0)
     filtered /= filtered.sum(1, keepdim=True)
     return filtered.permute(2, 0, 1).contiguous()

@@ -76,6 +76,11 @@ def test_a_verdict_that_changes_is_seen(monkeypatch):
     assert [told.split(":")[0] for told in ledger.drift("C14", OWN)] == ["C14"]
 
 
+def test_a_verdict_in_one_setting_alone_names_it():
+    assert ledger.row("C18")["verdict here"] == f"**{OWN['C18 architectures:C18']['value']}** (for binding)"
+    assert ledger.row("C4")["see"].startswith("[em-against-sgd](em-against-sgd.ipynb): {numref}`fig-authors-curves`, ")
+
+
 def test_settings_that_differ_hold_in_part():
     yes, part, no = claims.VERDICTS
     assert ledger.together({"a": no, "b": no}) == no

@@ -46,6 +46,13 @@ def test_one_seed_has_no_spread(chapter):
     assert results.text(chapter.results["one"]) == "3.0"
 
 
+def test_a_zero_has_no_minus_and_a_format_is_tried_at_once(chapter):
+    chapter.record("nearly", -1e-9, unit="bits", tolerance=1e-6, form=".4f")
+    assert results.text(chapter.results["nearly"]) == "0.0000"
+    with pytest.raises(ValueError, match="Invalid format specifier"):
+        chapter.record("signed", 1.0, unit="bits", tolerance=0, form="+.3f")
+
+
 def test_records_of_a_chapter(chapter, tmp_path, monkeypatch):
     chapter.record("a", 1.23456, unit="nats", tolerance=1e-3)
     chapter.record("b", torch.tensor([1.0, 3.0]), unit="nats", tolerance=1e-3, seeds=[1, 2], form=".1f")
