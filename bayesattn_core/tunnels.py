@@ -285,9 +285,7 @@ def _filter(transition: Tensor, emission: Tensor, observations: Tensor) -> Tenso
     belief = torch.full_like(likelihood[0], 1 / likelihood.shape[1])
     for t, (seen, out) in enumerate(zip(likelihood, filtered, strict=True)):  # sequential; all sequences step together
         belief = torch.mul((belief[:, None] * moves).sum(0) if t else belief, seen, out=out)
-        if (
-            t % 4 == 3
-        ):  # often enough for four moves of a probability of 1e-9 in float32; the rest is normalised at once
+        if t % 4 == 3:  # four moves of a probability of 1e-9 are within float32; all is normalised at the end
             belief = belief / belief.sum(0)
     filtered /= filtered.sum(1, keepdim=True)
     return filtered.permute(2, 0, 1).contiguous()
